@@ -65,6 +65,10 @@ def sync_config(peer: str) -> EventSyncConfig:
     )
 
 
+def producer_table() -> ProducerTable:
+    return ProducerTable(RECEIVE.max_producers, RECEIVE.dedup_window)
+
+
 class JudgedCore(Core):
     """The core, each of whose steps a judge sees. A dead process makes no step."""
 
@@ -106,6 +110,9 @@ class NodeProcess:
 
     def clock(self) -> float:
         return self.host.clock()
+
+    def _wall_clock_us(self) -> int:
+        return int(self.host.history.agenda.now * 1_000_000)
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -161,8 +168,7 @@ class NodeProcess:
             stuck_after=STUCK_SECONDS,
             thread=Thread(self.loop),
         )
-        wall_clock_us = lambda: int(host.history.agenda.now * 1_000_000)  # noqa: E731
-        self.gate = Gate(STREAMS, self.driver, self, RECEIVE, wall_clock_us)
+        self.gate = Gate(STREAMS, self.driver, self, RECEIVE, self._wall_clock_us)
         replay(self.data.base, self.journal, self.outbox, self.core, self.gate)
         self.publisher = self._publisher()
         self.publisher.failed.add_done_callback(self._stage_died)
@@ -239,8 +245,7 @@ class NodeProcess:
         return self.host.history.random.uniform(low, min(high, 2.0))
 
     def _snapshots(self) -> NodeSnapshots:
-        producers = lambda: ProducerTable(RECEIVE.max_producers, RECEIVE.dedup_window)  # noqa: E731
-        builder = BaseBuilder(self.data.base, self.journal, deployment, producers)
+        builder = BaseBuilder(self.data.base, self.journal, deployment, producer_table)
         return NodeSnapshots(self, builder)
 
     def _hello(self) -> Hello:

@@ -27,8 +27,7 @@ class RejoinWithoutDatabase(Schedule):
     """
 
     def trouble(self) -> None:
-        row = lambda: self.database.table.row  # noqa: E731
-        self.wait_until(lambda: row() is not None and len(row().in_sync) == 2, "both are in sync")  # type: ignore[union-attr]
+        self.wait_until(self._both_are_in_sync, "both are in sync")
         self.wait_until(lambda: self.counts["snapshots"] >= 2, "two snapshots")
         holder = self.holder()
         assert holder is not None
@@ -43,6 +42,10 @@ class RejoinWithoutDatabase(Schedule):
         self.network.unblock()
         self.wait(3.0)
         self.require(self.counts["restores"] == 0, "the member restores without a current row")
+
+    def _both_are_in_sync(self) -> bool:
+        row = self.database.table.row
+        return row is not None and len(row.in_sync) == 2
 
     def _has_read(self, name: str) -> bool:
         process = self.hosts[name].process

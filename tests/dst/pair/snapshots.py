@@ -91,8 +91,7 @@ class NodeSnapshots:
                 base_file.store(path, content, self._process.files)
 
         await self._in_thread(keep)
-        trim = lambda: journal.trim_before(position.sequence + 1)  # noqa: E731
-        await self._process.writer.run_exclusive(trim)
+        await self._process.writer.run_exclusive(lambda: journal.trim_before(position.sequence + 1))
         self._process.host.history.counts["trims"] += 1
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -246,6 +246,11 @@ class Backpressure(Rejected):
         super().__init__(reason)
 
 
+class TooManyProducers(Backpressure):
+    """The node would have to forget a producer that sent lately, whose retries it would then store
+    again."""
+
+
 class NotActive(Rejected):
     """This node does not take events now. ``active`` is the URL of the active, if known."""
 

@@ -146,7 +146,9 @@ class ReceiveConfig(Section):
         default=10_000,
         ge=1,
         le=10_000_000,
-        description="Maximum number of producers whose sequences the node remembers. Group-wide.",
+        description="Maximum number of producers whose sequences the node remembers. A new "
+        "producer gets 429 if the node would have to forget one that sent in the last ten minutes. "
+        "Group-wide.",
     )
     dedup_window: int = Field(
         default=64,

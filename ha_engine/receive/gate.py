@@ -116,6 +116,8 @@ class Gate:
         )
         self._groups: dict[str, Group] = {}
         self._gathering: dict[tuple[str, int], Request] = {}
+        # The producers of gathered requests that are not in the producer table yet.
+        self._newcomers = set[str]()
         self._settling: set[asyncio.Task[None]] = set()
         # For each stream, the number of records that are in the journal and not committed.
         self._uncommitted = Counter[str]()
@@ -141,6 +143,7 @@ class Gate:
             self._drop(group, self._closed)
         self._groups.clear()
         self._gathering.clear()
+        self._newcomers.clear()
 
     def replay(self, record: Record) -> None:
         """Update the producer and offset tables by a record of another node, or by one found at
@@ -151,7 +154,7 @@ class Gate:
 
     def load_base(self, producers: pa.Table, offsets: Offsets) -> None:
         """Load the producer and offset tables as of the records that the journal no longer has."""
-        self._producers.load_base(producers)
+        self._producers.load_base(producers, self._wall_clock_us())
         self.offsets.load_base(offsets)
 
     # -- the producers' side -----------------------------------------------------------------------
@@ -187,8 +190,8 @@ class Gate:
 
         If ``submission`` was stored before, the gate stores nothing and returns the receipt of the
         original. A batch with a ``pull`` is stored only if it begins at the journal's offset of its
-        source. Raises NotActive, Backpressure, PayloadTooLarge, SequenceConflict, UnknownStream,
-        OffsetMoved.
+        source. Raises NotActive, Backpressure, TooManyProducers, PayloadTooLarge, SequenceConflict,
+        UnknownStream, OffsetMoved.
         """
         self.require_open()
         if self.decoder(stream).schema != batch.schema:
@@ -226,7 +229,14 @@ class Gate:
             require_same(submission, request.digest)
             return self._answer_of(request)
         stored = self._producers.find(submission)
+        if stored is None:
+            self._require_room(submission.producer)
         return None if stored is None else self._commit_of(stored.position, stored.rows)
+
+    def _require_room(self, producer: str) -> None:
+        """Raise TooManyProducers if ``producer`` is new, and another would be forgotten for it."""
+        if not self._producers.has(producer) and producer not in self._newcomers:
+            self._producers.require_room(len(self._newcomers) + 1, self._wall_clock_us())
 
     async def _answer_of(self, request: Request) -> Receipt:
         return Receipt(request.batch.num_rows, await asyncio.shield(request.stored))
@@ -254,6 +264,8 @@ class Gate:
         self._groups.setdefault(stream, Group(stream)).add(request)
         if submission is not None:
             self._gathering[submission.producer, submission.sequence] = request
+            if not self._producers.has(submission.producer):
+                self._newcomers.add(submission.producer)
         if pull is not None:
             self._pulling.add(key := (stream, pull.source))
             request.stored.add_done_callback(lambda _: self._pulling.discard(key))
@@ -288,6 +300,7 @@ class Gate:
         for request in group.requests:
             if request.submission is not None:
                 self._gathering.pop((request.submission.producer, request.submission.sequence))
+                self._newcomers.discard(request.submission.producer)
         events, payload = group.record(self._wall_clock_us())
         try:
             position = self._journal.offer(events, payload)

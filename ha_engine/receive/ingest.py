@@ -29,6 +29,7 @@ from ha_engine.errors import (
     Rejected,
     SequenceConflict,
     SequenceForgotten,
+    TooManyProducers,
     UnknownStream,
     UnsupportedFormat,
 )
@@ -65,6 +66,7 @@ _REASONS: dict[type[Rejected], pb.EventsRefused.Reason.ValueType] = {
     SequenceConflict: pb.EventsRefused.SEQUENCE_CONFLICT,
     SequenceForgotten: pb.EventsRefused.SEQUENCE_FORGOTTEN,
     Backpressure: pb.EventsRefused.BACKPRESSURE,
+    TooManyProducers: pb.EventsRefused.BACKPRESSURE,
     NotActive: pb.EventsRefused.NOT_ACTIVE,
 }
 

@@ -16,10 +16,14 @@ from itertools import islice
 
 import pyarrow as pa
 
-from ha_engine.errors import SequenceConflict, SequenceForgotten
+from ha_engine.errors import SequenceConflict, SequenceForgotten, TooManyProducers
 from ha_engine.types import Events, Position, Submission
 
 DIGEST_BYTES = 16
+KEPT_SECONDS = 600
+"""The node does not forget a producer in this time after its last request, so that the producer may
+retry the request."""
+RETRY_SECONDS = 10.0
 ROWS_AT_ONCE = 8192
 """A table of ten thousand producers has 640,000 rows, which need a gigabyte as Python objects."""
 PRODUCERS_SCHEMA = pa.schema(
@@ -58,13 +62,14 @@ class Stored:
 
 @dataclass(slots=True)
 class _Producer:
-    """The remembered requests of a producer.
+    """The remembered requests of a producer; the newest was received at ``newest_us``.
 
     A sequence up to ``forgotten_through`` that is not in ``remembered`` may have been stored.
     """
 
     remembered: dict[int, Stored] = field(default_factory=dict)
     forgotten_through: int = -1
+    newest_us: int = 0
 
 
 class ProducerTable:
@@ -72,8 +77,8 @@ class ProducerTable:
 
     For each producer the table keeps the highest sequences. The table keeps the producers whose
     last requests are the newest in the journal. A retry from an evicted producer is stored again,
-    because the table no longer knows the producer. ``max_producers`` must therefore exceed the
-    number of producers that send.
+    because the table no longer knows the producer. Before the active stores a request of a new
+    producer, it must therefore call ``require_room``.
     """
 
     def __init__(self, max_producers: int, dedup_window: int) -> None:
@@ -88,7 +93,25 @@ class ProducerTable:
         """Apply ``events``, the next record of events in the journal, whether committed or not."""
         for submission in events.submissions:
             stored = Stored(position, submission.digest, submission.rows)
-            self._remember(submission.producer, submission.sequence, stored)
+            self._remember(submission.producer, submission.sequence, stored, events.received_at_us)
+
+    def has(self, producer: str) -> bool:
+        return producer in self._producers
+
+    def require_room(self, newcomers: int, now_us: int) -> None:
+        """Raise TooManyProducers if so many new producers would evict one that sent lately."""
+        evicted = len(self._producers) + newcomers - self._max_producers
+        if evicted <= 0:
+            return
+        newest = next(islice(self._producers.values(), evicted - 1, None), None)
+        # A time far in the future is that of a wrong clock.
+        if newest is None or abs(now_us - newest.newest_us) < KEPT_SECONDS * 1_000_000:
+            raise TooManyProducers(
+                f"{self._max_producers} producers sent in the last {KEPT_SECONDS // 60} minutes, "
+                "and the node remembers no more; use the same producer id for many requests, or "
+                "raise receive.max_producers",
+                RETRY_SECONDS,
+            )
 
     def find(self, submission: Submission) -> Stored | None:
         """The stored request that ``submission`` repeats, or None when there certainly was no such
@@ -137,21 +160,22 @@ class ProducerTable:
                     stored.rows,
                 )
 
-    def load_base(self, table: pa.Table) -> None:
+    def load_base(self, table: pa.Table, now_us: int = 0) -> None:
         """Replace the producer table with ``table``, which ``to_table`` made from all earlier
-        records."""
+        records. The table does not say when a producer sent, so it counts as at ``now_us``."""
         self._producers.clear()
         for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE):
             columns = (batch[field.name].to_pylist() for field in PRODUCERS_SCHEMA)
             for name, forgotten, sequence, epoch, position, digest, rows in zip(
                 *columns, strict=True
             ):
-                producer = self._producers.setdefault(name, _Producer())
+                producer = self._producers.setdefault(name, _Producer(newest_us=now_us))
                 producer.forgotten_through = forgotten
                 producer.remembered[sequence] = Stored(Position(epoch, position), digest, rows)
 
-    def _remember(self, name: str, sequence: int, stored: Stored) -> None:
+    def _remember(self, name: str, sequence: int, stored: Stored, received_at_us: int) -> None:
         producer = self._producers.setdefault(name, _Producer())
+        producer.newest_us = received_at_us
         self._producers.move_to_end(name)
         producer.remembered[sequence] = stored
         if len(producer.remembered) > self._dedup_window:

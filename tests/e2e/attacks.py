@@ -46,6 +46,7 @@ class Attack:
     counted: Collection[str] = ()
     http: dict[str, Any] = field(default_factory=dict)
     max_streams: int = 150
+    receive: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.name}-{self.clients}"
@@ -69,7 +70,7 @@ FULL = (
     Attack("idle_http2", 2_000),
     Attack("half_open_streams", 100, {"streams"}),
     Attack("endless_streams", 10),
-    Attack("many_producers", 4),
+    Attack("many_producers", 4, {"TooManyProducers"}, receive={"max_producers": 1_000}),
 )
 
 
@@ -82,7 +83,7 @@ class AttackedNode(NodeWithoutSpark):
             directory,
             APPLICATION,
             database_url,
-            **ROOM,
+            receive={**ROOM["receive"], **against.receive},
             http={"keep_alive": "2s", **against.http},
             ingest={"listen": ingest, "max_streams": against.max_streams},
         )

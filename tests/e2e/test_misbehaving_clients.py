@@ -26,6 +26,8 @@ ACKS = 50
 MEMORY_MAX = 250
 """The memory, in MiB, that an attack may cost. The limits of its connections and of all bodies
 together leave room for no more."""
+SILENT = ("silent", 1)
+"""The producer id and sequence of a request that its producer repeats after the attack."""
 NIGHTLY = pytest.mark.nightly(
     "four attacks run; test_connection and tests/receive limit connections, bodies and streams"
 )
@@ -55,6 +57,7 @@ def test_other_clients_and_the_lease_do_not_suffer(
 ) -> None:
     wait_until(lambda: len(producer.acks) >= ACKS, within=PATIENCE)
     before = seen(node)
+    stored = node.send("events", [{"id": 1}], SILENT).json()
     with attack(node, against):
         first = len(producer.acks)
         wait_until(lambda: len(producer.acks) >= first + ACKS, within=PATIENCE)
@@ -63,6 +66,7 @@ def test_other_clients_and_the_lease_do_not_suffer(
         during = seen(node)
         _renews(node)
     after = seen(node)
+    assert node.send("events", [{"id": 1}], SILENT).json() == stored
     assert producer.refusals == []
     assert statistics.median(acks) < SLOW_HOST
     assert max(during.memory, after.memory) < before.memory + MEMORY_MAX

@@ -17,6 +17,7 @@ from ha_engine.errors import (
     PayloadTooLarge,
     SequenceConflict,
     SequenceForgotten,
+    TooManyProducers,
     UnknownStream,
 )
 from ha_engine.receive.gate import MemoryCounters, Receipt
@@ -290,3 +291,18 @@ async def test_client_that_leaves_does_not_affect_others(solo: Solo) -> None:
 async def test_an_unknown_stream_is_refused_with_those_that_exist(solo: Solo) -> None:
     with pytest.raises(UnknownStream, match="no stream 'fligths'; the application has flights"):
         await solo.gate.submit("fligths", batch(1))
+
+
+async def test_thousands_of_producer_ids_make_no_other_producer_forgotten(tmp_path: Path) -> None:
+    solo = Solo(tmp_path, ReceiveConfig(max_producers=3))
+    original = await solo.gate.submit("flights", batch(1), submission(1))
+    others = [
+        solo.gate.submit("flights", batch(2), Submission(f"id-{number}", 0, "d", 1))
+        for number in range(2000)
+    ]
+    answers = await asyncio.gather(*others, return_exceptions=True)
+    assert sum(isinstance(one, Receipt) for one in answers) == 2
+    assert sum(isinstance(one, TooManyProducers) for one in answers) == 1998
+    assert await solo.gate.submit("flights", batch(1), submission(1)) == original
+    assert await solo.gate.submit("flights", batch(3), submission(2)) != original
+    await solo.close()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ha_engine.errors import SequenceConflict, SequenceForgotten
-from ha_engine.receive.producers import ROWS_AT_ONCE, ProducerTable, Stored, digest_of
+from ha_engine.errors import SequenceConflict, SequenceForgotten, TooManyProducers
+from ha_engine.receive.producers import KEPT_SECONDS, ROWS_AT_ONCE, ProducerTable, Stored, digest_of
 from ha_engine.types import Events, Position, Submission
 
 KEPT, PRODUCERS = 3, 2
@@ -67,6 +69,36 @@ def test_producer_that_was_silent_longest_is_evicted() -> None:
     assert len(table) == PRODUCERS
     assert table.find(submission("q", 0)) is None
     assert table.find(submission("p", 0)) is not None
+
+
+@pytest.mark.parametrize(
+    ("silent_seconds", "newcomers", "refused"),
+    [
+        (KEPT_SECONDS + 1, 1, False),
+        (KEPT_SECONDS - 1, 1, True),
+        (-KEPT_SECONDS - 1, 1, False),  # a wrong clock must not keep new producers out
+        (KEPT_SECONDS + 1, 2, True),
+        (KEPT_SECONDS + 1, PRODUCERS + 1, True),
+    ],
+)
+def test_a_new_producer_is_refused_if_one_that_sent_lately_would_be_evicted(
+    silent_seconds: int, newcomers: int, refused: bool
+) -> None:
+    now = 10**15
+    table = ProducerTable(PRODUCERS, KEPT)
+    table.require_room(PRODUCERS, now)
+    for number, sent in enumerate((now - silent_seconds * 1_000_000, now)):
+        request = Events("flights", 1, sent, (submission(f"p{number}", 0),))
+        table.apply(Position(1, number), request)
+    with pytest.raises(TooManyProducers) if refused else contextlib.nullcontext():
+        table.require_room(newcomers, now)
+
+
+def test_producers_of_a_base_count_as_recent() -> None:
+    table = ProducerTable(PRODUCERS, KEPT)
+    table.load_base(table_of(events(submission("p", 0)), events(submission("q", 0))).to_table(), 7)
+    with pytest.raises(TooManyProducers):
+        table.require_room(1, 7)
 
 
 def test_the_digest_covers_the_stream_and_the_body() -> None:

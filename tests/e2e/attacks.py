@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 
 PATIENCE = 10
 """An attack uses the CPU all the time, so that a wait lasts SLOW_HOST times as long at most."""
-INGEST = ("idle_http2", "half_open_streams", "endless_streams", "many_producers")
+INGEST = ("idle_http2", "huge_messages", "half_open_streams", "endless_streams", "many_producers")
 """The attacks on the gRPC interface."""
 LASTING = {"keep_alive": "1h"}
 """Idle connections stay open until there are too many of them, however long that takes."""
@@ -68,6 +68,8 @@ FULL = (
     Attack("endless_bodies", 10, {"PayloadTooLarge"}, {"max_body": "1MiB"}),
     Attack("gzip_bombs", 10, {"PayloadTooLarge"}),
     Attack("idle_http2", 2_000),
+    # gRPC takes messages of up to twice the largest body, and holds one for each stream.
+    Attack("huge_messages", 100, http={"max_body": "2MiB"}, max_streams=15),
     Attack("half_open_streams", 100, {"streams"}),
     Attack("endless_streams", 10),
     Attack("many_producers", 4, {"TooManyProducers"}, receive={"max_producers": 1_000}),

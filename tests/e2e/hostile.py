@@ -12,7 +12,9 @@ import gzip
 import itertools
 import resource
 import socket
+import struct
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
@@ -166,6 +168,53 @@ async def idle_http2(address: str, number: int) -> None:
         await _until_closed(reader)
 
 
+async def huge_messages(address: str, number: int) -> None:
+    """Send a gRPC message of HUGE bytes, without its last byte."""
+    reader, writer = await _open(address, number)
+    with contextlib.closing(writer):
+        headers = b"".join(b"\0%c%b%c%b" % (len(n), n, len(v), v) for n, v in _CALL)
+        writer.write(_PREFACE + _frame(_HEADERS, _END_HEADERS, 1, headers))
+        room = Counter({0: 65_535, 1: 65_535})
+        left = memoryview(b"\0" + HUGE.to_bytes(4, "big") + bytes(HUGE - 1))
+        while True:
+            while left and (size := min(len(left), 16_384, *room.values())) > 0:
+                writer.write(_frame(_DATA, 0, 1, left[:size]))
+                left = left[size:]
+                room.subtract({0: size, 1: size})
+                await writer.drain()
+            length, kind, flags, stream = struct.unpack(">3sBBI", await reader.readexactly(9))
+            payload = await reader.readexactly(int.from_bytes(length, "big"))
+            if kind == _WINDOW_UPDATE:
+                room[stream] += int.from_bytes(payload, "big")
+            elif kind == _SETTINGS and not flags:
+                for at in range(0, len(payload), 6):
+                    setting, value = struct.unpack(">HI", payload[at : at + 6])
+                    if setting == _INITIAL_WINDOW:
+                        room[1] += value - 65_535
+                writer.write(_frame(_SETTINGS, _ACK, 0))
+            elif kind == _PING and not flags:
+                writer.write(_frame(_PING, _ACK, 0, payload))
+            elif kind in (_RST_STREAM, _GOAWAY):
+                return
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+HUGE = 4 * MIB
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+_ACK, _END_HEADERS, _INITIAL_WINDOW = 1, 4, 4
+_CALL = (
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", b"/ha_engine.v1.Ingest/Publish"),
+    (b":authority", b"127.0.0.1"),
+    (b"content-type", b"application/grpc"),
+    (b"te", b"trailers"),
+)
+
+
 async def half_open_streams(address: str, number: int) -> None:
     """Open gRPC streams and send nothing."""
     async with grpc.aio.insecure_channel(address, _own_connection(number)) as channel:
@@ -217,6 +266,7 @@ ATTACKS: dict[str, Client] = {
         endless_bodies,
         gzip_bombs,
         idle_http2,
+        huge_messages,
         half_open_streams,
         endless_streams,
         many_producers,

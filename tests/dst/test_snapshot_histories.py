@@ -10,7 +10,7 @@ from tests.dst.history import play, tell
 from tests.dst.snapshot_history import SnapshotHistory
 from tests.sim.many import Result, play_all
 
-SEEDS = range(1, 41)
+SEEDS = range(1, 81)
 REACHED_AT_LEAST = {
     "snapshots": 50,
     "snapshots that failed": 50,

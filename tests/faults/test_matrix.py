@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.matrix.faults import ROWS
 from tests.faults.matrix.report import LINES, runs
+from tests.faults.matrix.rows import ROWS
 from tests.faults.matrix.runs import plan
 from tests.programs import needs
 

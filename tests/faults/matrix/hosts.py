@@ -31,6 +31,7 @@ the lease's PostgreSQL, with which the sink has a server of its own, and in tier
 HTTP_PORT, SYNC_PORT, SINK_PORT = 8080, 9893, 5442
 WHOLE_SECONDS = {1: 60.0, 2: 240.0}
 """The limit until both nodes are warm and in sync, by tier."""
+REFUSAL_SECONDS = 30.0
 SECTIONS: dict[str, dict[str, Any]] = {
     "query": {"min_batch_interval": "200ms"},
     "snapshot": {"interval": "0s"},
@@ -96,6 +97,20 @@ class HostedNode(NodeUnderTest):
         assert self.process is not None
         if self.process.poll() is not None:
             self.start()
+
+    def refuses(self, reason: str) -> None:
+        """Start the node, and wait until it ends with this reason in its log."""
+        before = len(self.log_text())
+        self.start()
+        assert self.process is not None
+        process = self.process
+        assert holds(lambda: process.poll() is not None, REFUSAL_SECONDS), f"{self.name} runs"
+        assert reason in self.log_text()[before:], f"{self.name} did not say '{reason}'"
+
+    def reinit(self) -> None:
+        """Delete the node's data, as an operator does."""
+        ended = self.command("reinit", self.name, "--yes", "-c", str(self.config_path))
+        assert ended.code == 0, ended.err
 
 
 class SparkNode(HostedNode):

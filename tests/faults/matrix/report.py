@@ -10,7 +10,7 @@ from statistics import median
 
 from rich.table import Table
 
-from tests.faults.matrix.faults import ROWS
+from tests.faults.matrix.rows import ROWS
 
 LINES = "runs.jsonl"
 

@@ -29,11 +29,12 @@ from rich.console import Console
 from ha_engine.demo.traffic import longest_gap
 from tests.faults.failovers import in_random_order
 from tests.faults.matrix import checker, evidence, report
-from tests.faults.matrix.faults import ROWS, Row, Scene
 from tests.faults.matrix.history import History
 from tests.faults.matrix.hosts import SPARK, STANDBY, World, holds, new_world
 from tests.faults.matrix.load import Log, load
 from tests.faults.matrix.report import Run
+from tests.faults.matrix.rows import ROWS
+from tests.faults.matrix.scene import Row, Scene
 from tests.waiting import mark_descendants
 
 RUNS_OF_A_WORLD = 25

@@ -1,0 +1,104 @@
+"""Disks that are full, fail, are slow or lose power."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.faults.matrix.disks import MIN_FREE_BYTES
+from tests.faults.matrix.hosts import DISKS, TTL_SECONDS, HostedNode, holds
+from tests.faults.matrix.scene import (
+    CALM_SECONDS,
+    CRASH_SECONDS,
+    HOST_SECONDS,
+    SYNC_SECONDS,
+    TAKEOVER_SECONDS,
+    Scene,
+    row,
+)
+from tests.faults.matrix.tracer import injected, until_it_dies
+
+
+def _kill_at_a_sync(scene: Scene) -> str:
+    return f"fsync,fdatasync:signal=KILL:when={scene.chance.randrange(1, 30)}"
+
+
+FULL_SECONDS = 5.0
+FAILED_WRITE = "writev:error=ENOSPC"
+FAILED_SYNC = "fsync,fdatasync:error=EIO"
+SLOW_SYNC = "fsync,fdatasync:delay_enter=200ms"
+
+
+@row(CRASH_SECONDS)
+def fsync_fails_on_active(scene: Scene) -> None:
+    """The node process must end, since nobody knows what is on the disk."""
+    until_it_dies(scene.active, FAILED_SYNC)
+
+
+@row(SYNC_SECONDS)
+def fsync_fails_on_passive(scene: Scene) -> None:
+    until_it_dies(scene.passive, FAILED_SYNC)
+
+
+@row(CRASH_SECONDS)
+def journal_write_fails_on_active(scene: Scene) -> None:
+    until_it_dies(scene.active, FAILED_WRITE)
+
+
+@row(SYNC_SECONDS)
+def journal_write_fails_on_passive(scene: Scene) -> None:
+    until_it_dies(scene.passive, FAILED_WRITE)
+
+
+@row(CRASH_SECONDS)
+def kill_active_at_an_fsync(scene: Scene) -> None:
+    until_it_dies(scene.active, _kill_at_a_sync(scene))
+
+
+@row(SYNC_SECONDS)
+def kill_passive_at_an_fsync(scene: Scene) -> None:
+    until_it_dies(scene.passive, _kill_at_a_sync(scene))
+
+
+@row(HOST_SECONDS)
+def slow_fsync(scene: Scene) -> None:
+    with injected(scene.chance.choice((scene.active, scene.passive)), SLOW_SYNC):
+        scene.last(2 * TTL_SECONDS)
+
+
+def _fill(scene: Scene, node: HostedNode, free_bytes: int) -> None:
+    disk = scene.world.disks[node.name]
+    scene.world.undo.append(disk.free)
+    disk.fill(free_bytes)
+    scene.last(FULL_SECONDS)
+
+
+@row(FULL_SECONDS + CALM_SECONDS, DISKS)
+def fill_disk(scene: Scene) -> None:
+    """Producers get 429, whichever node it is, and both keep their roles (RULES.md#r30)."""
+    free_bytes = scene.chance.choice((0, MIN_FREE_BYTES // 2))
+    _fill(scene, scene.chance.choice((scene.active, scene.passive)), free_bytes)
+
+
+def _lose_power(scene: Scene, *nodes: HostedNode) -> None:
+    """What no fsync has put on the disk is lost, like all processes."""
+    for node in nodes:
+        node.signal(signal.SIGSTOP)
+        scene.world.disks[node.name].copy()
+        node.kill_everything()
+        scene.world.disks[node.name].lose_power()
+
+
+@row(HOST_SECONDS, DISKS)
+def power_loss_of_active(scene: Scene) -> None:
+    _lose_power(scene, scene.active)
+    assert holds(scene.passive.is_active, TAKEOVER_SECONDS)
+
+
+@row(SYNC_SECONDS, DISKS)
+def power_loss_of_passive(scene: Scene) -> None:
+    _lose_power(scene, scene.passive)
+
+
+@row(HOST_SECONDS + 5, DISKS)
+def power_loss_of_both(scene: Scene) -> None:
+    _lose_power(scene, *scene.chance.sample(scene.world.nodes, 2))

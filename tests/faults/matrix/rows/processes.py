@@ -1,0 +1,163 @@
+"""Processes that die, pause or get too little CPU."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from tests.faults.matrix.hosts import SPARK, TTL_SECONDS, HostedNode, holds
+from tests.faults.matrix.scene import (
+    CALM_SECONDS,
+    CRASH_SECONDS,
+    HOST_SECONDS,
+    SYNC_SECONDS,
+    TAKEOVER_SECONDS,
+    Scene,
+    row,
+)
+
+
+@row(CRASH_SECONDS)
+def kill_active_node(scene: Scene) -> None:
+    scene.active.kill("node")
+
+
+@row(CALM_SECONDS)
+def kill_active_query(scene: Scene) -> None:
+    scene.active.kill("query")
+
+
+@row(CALM_SECONDS, SPARK)
+def kill_active_jvm(scene: Scene) -> None:
+    scene.active.kill("jvm")
+
+
+@row(HOST_SECONDS)
+def kill_active_supervisor(scene: Scene) -> None:
+    scene.active.kill_supervisor()
+
+
+@row(HOST_SECONDS)
+def kill_active_host(scene: Scene) -> None:
+    scene.active.kill_everything()
+    assert holds(scene.passive.is_active, TAKEOVER_SECONDS)
+
+
+@row(HOST_SECONDS)
+def kill_active_host_and_return_at_once(scene: Scene) -> None:
+    scene.active.kill_everything()
+
+
+@row(SYNC_SECONDS)
+def kill_passive_node(scene: Scene) -> None:
+    scene.passive.kill("node")
+
+
+@row(CALM_SECONDS)
+def kill_passive_query(scene: Scene) -> None:
+    scene.passive.kill("query")
+
+
+@row(SYNC_SECONDS)
+def kill_passive_supervisor(scene: Scene) -> None:
+    scene.passive.kill_supervisor()
+
+
+@row(SYNC_SECONDS)
+def kill_passive_host(scene: Scene) -> None:
+    scene.passive.kill_everything()
+    scene.last(scene.chance.uniform(0.0, 4.0))
+
+
+@row(HOST_SECONDS + 5)
+def kill_both_hosts(scene: Scene) -> None:
+    """Both return, in an order and at a distance that the seed gives."""
+    nodes = scene.chance.sample(scene.world.nodes, 2)
+    for node in nodes:
+        node.kill_everything()
+    for node in nodes:
+        node.start()
+        scene.last(scene.chance.choice((0.0, 1.0, 3.0)))
+
+
+@row(HOST_SECONDS + 8)
+def kill_both_hosts_and_one_does_not_return(scene: Scene) -> None:
+    """The one that returns was in sync, so it becomes the active alone."""
+    for node in scene.world.nodes:
+        node.kill_everything()
+    left = scene.chance.choice(scene.world.nodes)
+    left.start()
+    assert holds(left.is_active, TAKEOVER_SECONDS), f"{left.name} alone did not become the active"
+
+
+@row(CALM_SECONDS)
+def kill_postmaster(scene: Scene) -> None:
+    with scene.world.without_database():
+        scene.world.database.kill()
+        scene.last(scene.chance.uniform(0.0, 3.0))
+
+
+@row(CALM_SECONDS)
+def kill_backend(scene: Scene) -> None:
+    """PostgreSQL ends all its other backends then, and recovers."""
+    scene.world.database.kill_backend(scene.active.address)
+    scene.last(1.0)
+
+
+def _pause(node: HostedNode, scene: Scene, ttls: float, what: str | None = None) -> None:
+    node.signal(signal.SIGSTOP, what)
+    scene.last(ttls * TTL_SECONDS)
+    node.signal(signal.SIGCONT, what)
+
+
+@row(0.5 * TTL_SECONDS + CALM_SECONDS)
+def pause_active_half_a_ttl(scene: Scene) -> None:
+    _pause(scene.active, scene, 0.5)
+
+
+@row(HOST_SECONDS)
+def pause_active_one_and_a_half_ttl(scene: Scene) -> None:
+    _pause(scene.active, scene, 1.5)
+
+
+@row(HOST_SECONDS)
+def pause_active_four_ttl(scene: Scene) -> None:
+    _pause(scene.active, scene, 4)
+
+
+@row(HOST_SECONDS)
+def pause_active_node_process(scene: Scene) -> None:
+    _pause(scene.active, scene, 2, "node")
+
+
+@row(CALM_SECONDS)
+def pause_active_query(scene: Scene) -> None:
+    _pause(scene.active, scene, 1.5, "query")
+
+
+@row(CALM_SECONDS, SPARK)
+def pause_active_jvm(scene: Scene) -> None:
+    _pause(scene.active, scene, 1.5, "jvm")
+
+
+@row(SYNC_SECONDS)
+def pause_passive(scene: Scene) -> None:
+    _pause(scene.passive, scene, scene.chance.choice((0.5, 1.5, 4)))
+
+
+def _starve(node: HostedNode, scene: Scene) -> None:
+    """Give the node a tenth of the time."""
+    until = time.monotonic() + 2 * TTL_SECONDS
+    while time.monotonic() < until:
+        _pause(node, scene, 0.09 / TTL_SECONDS)
+        scene.last(0.01)
+
+
+@row(HOST_SECONDS)
+def starve_active(scene: Scene) -> None:
+    _starve(scene.active, scene)
+
+
+@row(SYNC_SECONDS)
+def starve_passive(scene: Scene) -> None:
+    _starve(scene.passive, scene)

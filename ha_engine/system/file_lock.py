@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from ha_engine.errors import DataDirectoryLocked
+from ha_engine.system.disk import disk
 from ha_engine.system.files import make_directory
 from ha_engine.system.fsync import boot_id
 
@@ -23,10 +24,11 @@ def lock_directory(path: Path, name: str) -> int:
 
     The lock lasts until the returned descriptor is closed.
 
-    Raises DataDirectoryLocked if another process has the lock.
+    Raises DataDirectoryLocked if another process has the lock. Raises DiskFailed.
     """
-    make_directory(path)
-    lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with disk(path):
+        make_directory(path)
+        lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -49,7 +51,10 @@ def share_directory(path: Path, name: str) -> int:
 
 
 def lock_for_process(path: Path, process_id: str) -> int:
-    """Lock like ``lock_directory``, and write the node process's name into the lock file."""
+    """Lock like ``lock_directory``, and write the node process's name into the lock file.
+
+    Raises DataDirectoryLocked and DiskFailed.
+    """
     lock = lock_directory(path, NODE_LOCK)
     # If the disk is full, the lock file names no process, or an earlier process, which is dead.
     with contextlib.suppress(OSError):

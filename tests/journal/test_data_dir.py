@@ -12,7 +12,7 @@ import pytest
 from ha_engine.core import HighWater
 from ha_engine.errors import DataDirectoryLocked, DiskFailed
 from ha_engine.node.data_dir import DataDirectory
-from ha_engine.system.file_lock import earlier_process
+from ha_engine.system.file_lock import NODE_LOCK, earlier_process, lock_directory
 from ha_engine.types import DatabaseIdentity
 from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
 from tests.journal.samples import flip
@@ -148,3 +148,11 @@ def test_process_of_an_earlier_boot_is_not_presumed_dead(
 def test_lock_without_a_process_names_no_earlier_process(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "node.lock").write_bytes(content)
     assert earlier_process(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["read only", "of a file"])
+def test_a_directory_that_cannot_be_locked_is_a_failed_disk(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    place = {"read only": Path("/proc/self"), "of a file": tmp_path / "file" / "data"}[name]
+    with pytest.raises(DiskFailed, match="free or replace the disk"):
+        lock_directory(place, NODE_LOCK)

@@ -93,10 +93,11 @@ class AttackedNode(NodeWithoutSpark):
 
 
 @contextmanager
-def attack(node: AttackedNode, against: Attack) -> Iterator[None]:
-    """Let clients of ``tests.e2e.hostile`` misbehave, once all have begun."""
-    command = [sys.executable, "-m", "tests.e2e.hostile"]
-    command += [against.name, str(against.clients), node.target]
+def attack(target: str, against: Attack, launcher: Sequence[str] = ()) -> Iterator[None]:
+    """Let clients of ``tests.e2e.hostile`` misbehave on the host of ``launcher``, once all have
+    begun."""
+    command = [*launcher, sys.executable, "-m", "tests.e2e.hostile"]
+    command += [against.name, str(against.clients), target]
     attacking = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert attacking.stdin is not None
     assert attacking.stdout is not None
@@ -127,7 +128,7 @@ def _measure(against: Attack, database_url: str, seconds: float) -> str:
         producer.start()
         time.sleep(seconds / 3)
         before, memory = list(producer.acks), [memory_of(node)]
-        with attack(node, against):
+        with attack(node.target, against):
             began = len(producer.acks)
             until = time.monotonic() + seconds
             while time.monotonic() < until:

@@ -83,11 +83,15 @@ class NodeUnderTest:
 
     def reconfigure(self, **sections: Any) -> None:
         """Change the config file; the change takes effect at the next start."""
-        config = yaml.safe_load(self.config_path.read_text())
+        self.config_path.write_text(yaml.safe_dump(self.changed_config(**sections)))
+
+    def changed_config(self, **sections: Any) -> dict[str, Any]:
+        """Return the content of the config file with these changes."""
+        config: dict[str, Any] = yaml.safe_load(self.config_path.read_text())
         for key, section in sections.items():
             merged = {**config.get(key, {}), **section} if isinstance(section, dict) else section
             config[key] = merged
-        self.config_path.write_text(yaml.safe_dump(config))
+        return config
 
     # -- life --------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +122,12 @@ def same_journal(pair: Pair) -> bool:
 
 
 def frames(node: NodeUnderTest) -> bytes:
+    """Return all frames of the node's journal."""
+    return frames_of(sorted((node.data_dir / "journal").glob("*.journal")))
+
+
+def frames_of(segments: Iterable[Path]) -> bytes:
     """Return all frames, without the segments' headers, which name the journal."""
-    segments = sorted((node.data_dir / "journal").glob("*.journal"))
     return b"".join(path.read_bytes()[FILE_HEADER_BYTES:] for path in segments)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 
+from ha_engine.client.token import authorization
 from tests.e2e.network import Network
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair, same_journal, stored_events
@@ -34,6 +35,7 @@ class Client(threading.Thread):
 
     def run(self) -> None:
         headers = {"Content-Type": "application/json", "X-Producer-Id": self.name}
+        headers |= authorization()
         with httpx.Client(base_url=self.node.url, headers=headers, timeout=1.0) as http:
             number = 0
             while not self._enough.wait(self.pause_seconds):
@@ -78,7 +80,9 @@ class Scene:
         return next(client for client in self.clients if client.node is node)
 
     def epoch(self) -> int:
-        return max((node.status() or {"epoch": 0})["epoch"] for node in self.pair.nodes.values())
+        return max(
+            int((node.status() or {"epoch": 0})["epoch"]) for node in self.pair.nodes.values()
+        )
 
     def require_whole(self) -> None:
         """Require that both nodes are in sync and have every acked event exactly once."""

@@ -58,7 +58,7 @@ def test_other_clients_and_the_lease_do_not_suffer(
     wait_until(lambda: len(producer.acks) >= ACKS, within=PATIENCE)
     before = seen(node)
     stored = node.send("events", [{"id": 1}], SILENT).json()
-    with attack(node, against):
+    with attack(node.target, against):
         first = len(producer.acks)
         wait_until(lambda: len(producer.acks) >= first + ACKS, within=PATIENCE)
         acks = producer.acks[first:]

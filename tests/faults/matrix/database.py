@@ -45,6 +45,8 @@ END $$;
 CREATE TRIGGER audit AFTER INSERT OR UPDATE ON ha_engine.lease
     FOR EACH ROW EXECUTE FUNCTION audit_lease();
 """
+ROLE, PASSWORD = "engine", "secret"
+"""A role as the nodes of an installation have, which may be refused."""
 LEASES = """
 SELECT extract(epoch FROM at), version, epoch, holder_node, holder_process, in_sync
 FROM lease_audit WHERE id > :after ORDER BY id
@@ -62,6 +64,7 @@ class Database:
         self.address, self.port = address, port
         self._data = directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
+        self.log_path = directory / "server.log"
         self.url = _url(address, str(port))
         self.own_url = _url(str(directory), str(port))
 
@@ -80,6 +83,28 @@ class Database:
             ledger = Ledger(LedgerKey("", "", ""), None)
             prepare_ledger(connection, ledger.table, create_schema=False)
         audit(self.own_url, when=MOVED_OR_CLAIMED)
+        self.execute("CREATE INDEX ON ledger_audit (tx)")
+
+    def create_role(self) -> str:
+        """Create a role that needs its password; return the nodes' URL with it."""
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"host all {ROLE} 0.0.0.0/0 scram-sha-256\n" + rules.read_text())
+        self.execute("SELECT pg_reload_conf()")
+        self.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'")
+        for kind in ("TABLES", "SEQUENCES", "FUNCTIONS"):
+            self.execute(f"GRANT ALL ON ALL {kind} IN SCHEMA ha_engine, public TO {ROLE}")
+        self.execute(f"GRANT ALL ON SCHEMA ha_engine, public TO {ROLE}")
+        return self.url.replace("postgres@", f"{ROLE}:{PASSWORD}@")
+
+    def end_sessions(self, role: str) -> None:
+        """End all sessions of ``role``, as an administrator does."""
+        query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = :role"
+        self.rows(query, role=role)
+
+    def set(self, setting: str, value: str) -> None:
+        """Change a setting of the running server."""
+        self.execute(f"ALTER SYSTEM SET {setting} = '{value}'")
+        self.execute("SELECT pg_reload_conf()")
 
     def standby(self, directory: Path) -> Database:
         """Start a server on the next port of the same host, which follows this one."""
@@ -91,6 +116,10 @@ class Database:
         standby.start()
         return standby
 
+    def url_at(self, host: str, port: int) -> str:
+        """Return its URL for clients that reach it there."""
+        return _url(host, str(port))
+
     def url_with(self, standby: Database) -> str:
         """Return a URL that leads to the one of the two that takes writes."""
         hosts, ports = (f"{self.address},{standby.address}", f"{self.port},{standby.port}")
@@ -98,8 +127,7 @@ class Database:
 
     def lag_behind(self) -> None:
         """Let this standby receive no more writes."""
-        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
-        self.execute("SELECT pg_reload_conf()")
+        self.set("primary_conninfo", "")
         wait_until(lambda: not self.rows("SELECT 1 FROM pg_stat_wal_receiver"))
 
     def promote(self) -> int:
@@ -119,7 +147,7 @@ class Database:
 
     def start(self) -> None:
         command = server_on(self.address, self._data, self._sockets, self.port)
-        with (self._sockets / "server.log").open("ab") as log:
+        with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._launcher, *command], stdout=log, stderr=log, start_new_session=True
             )
@@ -197,7 +225,7 @@ class Database:
 
     def _answers(self) -> bool:
         assert self._process is not None
-        assert self._process.poll() is None, f"the database ended; see {self._sockets}/server.log"
+        assert self._process.poll() is None, f"the database ended; see {self.log_path}"
         try:
             return bool(self.rows("SELECT 1"))
         except Exception:

@@ -1,4 +1,4 @@
-"""The disk of a node as a file system of its own in a file, which can fill and lose power."""
+"""File systems of their own for a node or a database, which can fill, fail and lose power."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import subprocess
 from pathlib import Path
 
 DISK_BYTES = 512 << 20
+PART_BYTES = 4 << 20
 MIN_FREE_BYTES = 64 << 20
 """The node's ``journal.min_free``."""
 _SECTOR_BYTES = 1 << 20
 
 
-class Disk:
-    """An ext4 below ``directory``, mounted at ``mount_point``, which takes only what it needs."""
+class Volume:
+    """A file system that is mounted at ``mount_point``."""
 
-    def __init__(self, directory: Path) -> None:
-        self._image, self.mount_point = directory / "disk.img", directory / "disk"
-        self._ballast = self.mount_point / "ballast"
-
-    def create(self) -> None:
-        with self._image.open("wb") as file:
-            file.truncate(DISK_BYTES)
-        _run("mkfs.ext4", "-q", str(self._image))
-        self.mount_point.mkdir()
-        self._mount()
+    def __init__(self, mount_point: Path) -> None:
+        self.mount_point = mount_point
+        self._ballast = mount_point / "ballast"
 
     def fill(self, free_bytes: int) -> None:
         """Leave at most so many bytes free."""
@@ -38,6 +32,32 @@ class Disk:
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)
 
+    def unmount(self) -> None:
+        _run("umount", str(self.mount_point))
+
+
+class Part(Volume):
+    """A directory that is small: in memory, since no row lets it lose power."""
+
+    def create(self) -> None:
+        self.mount_point.mkdir(parents=True)
+        _run("mount", "-t", "tmpfs", "-o", f"size={PART_BYTES}", "tmpfs", str(self.mount_point))
+
+
+class Disk(Volume):
+    """An ext4 below ``directory``, which takes only the space that it needs."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / "disk")
+        self._image = directory / "disk.img"
+
+    def create(self) -> None:
+        with self._image.open("wb") as file:
+            file.truncate(DISK_BYTES)
+        _run("mkfs.ext4", "-q", str(self._image))
+        self.mount_point.mkdir()
+        self._mount()
+
     def copy(self) -> None:
         """Copy what has reached the disk by now."""
         _run("cp", "--sparse=always", str(self._image), str(self._copied))
@@ -48,15 +68,27 @@ class Disk:
         self._copied.replace(self._image)
         self._mount()
 
-    def unmount(self) -> None:
-        _run("umount", str(self.mount_point))
+    def become_read_only(self) -> None:
+        """Let the file system find an error, after which the kernel permits no write."""
+        device = Path(_run("findmnt", "-n", "-o", "SOURCE", str(self.mount_point)).strip())
+        (Path("/sys/fs/ext4") / device.name / "trigger_fs_error").write_text("1")
+
+    def repair(self) -> None:
+        """Continue with a copy whose errors are corrected. No process may use the disk.
+
+        The other hosts have mounted the file system too, so the damaged one stays as it is.
+        """
+        self.copy()
+        # It exits with 1 once it has corrected the error.
+        subprocess.run(["e2fsck", "-fy", str(self._copied)], capture_output=True, check=False)
+        self.lose_power()
 
     @property
     def _copied(self) -> Path:
         return self._image.with_suffix(".copy")
 
     def _mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._image), str(self.mount_point))
+        _run("mount", "-o", "loop,errors=remount-ro", str(self._image), str(self.mount_point))
 
 
 def _write_until_full(descriptor: int) -> None:
@@ -68,6 +100,7 @@ def _write_until_full(descriptor: int) -> None:
         return
 
 
-def _run(*words: str) -> None:
+def _run(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+    return done.stdout

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from ha_engine.journal.reading import FILE_HEADER_BYTES, read_records
-from ha_engine.journal.segment import segment_paths
-from ha_engine.types import Events, Mark
-from tests.e2e.pair import frames
+from ha_engine.journal.record import encode
+from ha_engine.types import Events, Mark, Record
+from tests.e2e.pair import frames_of
 from tests.faults.matrix.history import History, LeaseVersion, LedgerMove, SinkRow
-from tests.faults.matrix.hosts import HostedNode, World
+from tests.faults.matrix.hosts import HostedNode
 from tests.faults.matrix.load import Log
+from tests.faults.matrix.world import World
 
 MOVES = "SELECT extract(epoch FROM at), epoch, batch, host(client) FROM ledger_audit ORDER BY id"
 ROWS = """
@@ -46,24 +48,62 @@ def collect(world: World, active: HostedNode, log: Log) -> History:
         ),
         roles=tuple(log.roles),
         outages=tuple(world.outages),
-        batches=_batches(active.data_dir / "journal"),
-        frames={node.name: frames(node) for node in world.nodes},
+        batches=batches_of(records_of(world.kept.glob("*.journal"), active.segments())),
+        frames=shared_frames({node.name: node.segments() for node in world.nodes}),
     )
 
 
-def _batches(journal: Path) -> dict[int, tuple[tuple[int, str], ...]]:
-    """Run the query ``SELECT id, text FROM events`` over the records of a journal."""
+def batches_of(records: Iterator[Record]) -> dict[int, tuple[tuple[int, str], ...]]:
+    """Run the query ``SELECT id, text FROM events`` over the records."""
     waiting: list[tuple[int, tuple[int, str]]] = []
     found: dict[int, tuple[tuple[int, str], ...]] = {}
-    for path in segment_paths(journal):
-        length = path.stat().st_size - FILE_HEADER_BYTES
-        for record in read_records(path, FILE_HEADER_BYTES, length):
-            match record.body:
-                case Events():
-                    batch = pa.ipc.read_record_batch(record.payload, EVENTS)
-                    rows = zip(batch["id"].to_pylist(), batch["text"].to_pylist(), strict=True)
-                    waiting += [(record.position.sequence, row) for row in rows]
-                case Mark(number=number, through=through):
-                    found[number] = tuple(row for at, row in waiting if at <= through)
-                    waiting = [(at, row) for at, row in waiting if at > through]
+    for record in records:
+        match record.body:
+            case Events():
+                batch = pa.ipc.read_record_batch(record.payload, EVENTS)
+                rows = zip(batch["id"].to_pylist(), batch["text"].to_pylist(), strict=True)
+                waiting += [(record.position.sequence, row) for row in rows]
+            case Mark(number=number, through=through):
+                found[number] = tuple(row for at, row in waiting if at <= through)
+                waiting = [(at, row) for at, row in waiting if at > through]
     return found
+
+
+def records_of(kept: Iterable[Path], own: Sequence[Path]) -> Iterator[Record]:
+    """Read the segments ``own`` of a journal, and from the segments ``kept`` what it has trimmed.
+
+    Fails if a record is in none of them.
+    """
+    last = 0
+    for path in [*sorted(kept), *own]:
+        for record in _read(path):
+            sequence = record.position.sequence
+            if sequence <= last or (path not in own and sequence >= _first(own)):
+                continue
+            assert sequence == last + 1, f"record {last + 1} is neither in the journal nor kept"
+            last = sequence
+            yield record
+
+
+def shared_frames(journals: Mapping[str, Sequence[Path]]) -> dict[str, bytes]:
+    """Return the frames of each journal from the first record on that none has trimmed."""
+    start = max(_first(segments) for segments in journals.values())
+    return {
+        name: frames_of(segments)[_length_before(segments, start) :]
+        for name, segments in journals.items()
+    }
+
+
+def _length_before(segments: Sequence[Path], start: int) -> int:
+    if _first(segments) == start:
+        return 0
+    records = (record for path in segments for record in _read(path))
+    return sum(len(encode(record)) for record in records if record.position.sequence < start)
+
+
+def _first(segments: Sequence[Path]) -> int:
+    return int(segments[0].stem)
+
+
+def _read(path: Path) -> Iterator[Record]:
+    return read_records(path, FILE_HEADER_BYTES, path.stat().st_size - FILE_HEADER_BYTES)

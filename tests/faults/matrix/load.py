@@ -17,7 +17,7 @@ from ha_engine.errors import EngineError
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.partitioned import Client
 from tests.faults.matrix.history import Request, RoleSeen
-from tests.faults.matrix.hosts import World
+from tests.faults.matrix.world import World
 
 PAUSE_SECONDS = 0.05
 DEADLINE_SECONDS = 30.0
@@ -26,9 +26,11 @@ STREAM = "events"
 
 
 class Log:
-    """Every request of a world, and every role that was seen."""
+    """Every request of a world, and every role that was seen. Nobody sends while ``quiet`` is
+    set."""
 
     def __init__(self) -> None:
+        self.quiet = threading.Event()
         self._events, self._lock = itertools.count(1), threading.Lock()
         self._requests: dict[int, Request] = {}
         self.roles: list[RoleSeen] = []
@@ -39,6 +41,19 @@ class Log:
             event = next(self._events)
             self._requests[event] = Request(producer, event, time.monotonic(), node=node)
         return event
+
+    def sent_many(self, producer: str, count: int) -> list[int]:
+        """Note that another program may send so many events; return their numbers, in a row."""
+        with self._lock:
+            events = [next(self._events) for _ in range(count)]
+            now = time.monotonic()
+            self._requests |= {event: Request(producer, event, now) for event in events}
+        return events
+
+    def told(self, event: int, sent_at: float, acked_at: float | None, epoch: int | None) -> None:
+        """Note what another program says of an event."""
+        known = self._requests[event]
+        self._requests[event] = replace(known, sent_at=sent_at, acked_at=acked_at, epoch=epoch)
 
     def acked(self, event: int, epoch: int | None) -> None:
         self._requests[event] = replace(
@@ -74,6 +89,8 @@ class FailoverClient(threading.Thread):
 
         with Producer(self._urls, deadline=DEADLINE_SECONDS, on_ack=acked) as producer:
             while not self._enough.wait(PAUSE_SECONDS):
+                if self._log.quiet.is_set():
+                    continue
                 events.append(self._log.sent(self.name))
                 producer.send(STREAM, [{"id": events[-1], "text": self.name}])
                 producer.flush()
@@ -92,6 +109,9 @@ class OneNodeClient(Client):
         super().__init__(node)
         self.name = name
         self._log, self._event = log, 0
+
+    def _is_acked(self, http: httpx.Client, number: int) -> bool:
+        return not self._log.quiet.is_set() and super()._is_acked(http, number)
 
     def content(self, number: int) -> str:
         if number not in self.acked:

@@ -30,11 +30,13 @@ from ha_engine.demo.traffic import longest_gap
 from tests.faults.failovers import in_random_order
 from tests.faults.matrix import checker, evidence, report
 from tests.faults.matrix.history import History
-from tests.faults.matrix.hosts import SPARK, STANDBY, World, holds, new_world
+from tests.faults.matrix.hosts import holds
 from tests.faults.matrix.load import Log, load
+from tests.faults.matrix.needs import SPARK, STANDBY
 from tests.faults.matrix.report import Run
 from tests.faults.matrix.rows import ROWS
 from tests.faults.matrix.scene import Row, Scene
+from tests.faults.matrix.world import World, new_world
 from tests.waiting import mark_descendants
 
 RUNS_OF_A_WORLD = 25
@@ -150,7 +152,7 @@ class Bench:
         place.mkdir(exist_ok=True)
         for node in self.world.nodes:
             shutil.copy(node.directory / "node.log", place / f"{node.name}.log")
-        shutil.copy(self.world.directory / "postgres" / "server.log", place)
+        shutil.copy(self.world.database.log_path, place)
         (place / "history.pickle").write_bytes(pickle.dumps(history))
 
 

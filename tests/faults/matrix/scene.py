@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.faults.matrix.hosts import TTL_SECONDS, HostedNode, World
+from tests.faults.matrix.hosts import TTL_SECONDS, HostedNode
 from tests.faults.matrix.load import Log
+from tests.faults.matrix.world import World
 
 CRASH_SECONDS = 1.0
 """The promise for a process that dies while its supervisor lives."""

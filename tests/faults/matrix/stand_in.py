@@ -2,7 +2,7 @@
 
 It is a process as the real one, with the same arguments, and reads the journal with the same
 reader. So the rows of a batch are a function of the journal, and both nodes write the same bytes.
-Its checkpoint is one file below the query's directory of checkpoints.
+Its checkpoint has the files that Spark writes for a query without state, so that snapshots have it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import logging
 import os
 import signal
 import sys
+import threading
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 
-from ha_engine.errors import DiskFailed, JournalDamaged
+from ha_engine.errors import DiskFailed, JournalDamaged, QueryProcessFailed
 from ha_engine.journal import read_extent
 from ha_engine.query.application_versions import ApplicationVersions
+from ha_engine.query.checkpoint_files import last_finished
 from ha_engine.query.checkpoints import open_checkpoint
 from ha_engine.query.link import Address, Superseded, open_channel
 from ha_engine.query.parent_watchdog import end_without
@@ -30,7 +34,8 @@ from ha_engine.v1 import local_pb2 as pb
 from tests.e2e.query_stand_in import BatchFails, QueryStandIn
 
 STREAM, COLUMNS = "events", ["id", "text"]
-CHECKPOINT = "last_batch.json"
+HEADING = "v1\n{}\n"
+BATCHES_KEPT = 100
 
 
 class JournalCopies(QueryStandIn):
@@ -44,6 +49,15 @@ class JournalCopies(QueryStandIn):
         self._checkpoints = settings.directories.checkpoints
         self._opened: dict[str, Path] = {}
 
+    def _run_batches(self, run: pb.RunQuery) -> None:
+        try:
+            super()._run_batches(run)
+        except Superseded:
+            raise
+        except QueryProcessFailed as failure:
+            # The node begins another process, for which it may restore the query's state.
+            _end(failure)
+
     def prepare(self, run: pb.RunQuery) -> None:
         """Load the version of the application that the node runs."""
         streams = self._versions.holding(run.query, run.digest).streams
@@ -55,11 +69,10 @@ class JournalCopies(QueryStandIn):
             self._checkpoints, run.query, run.lineage, must_resume=run.must_resume
         )
         self._opened[run.query] = checkpoint
-        try:
-            last = json.loads((checkpoint / CHECKPOINT).read_text())
-        except FileNotFoundError:
+        if (last := last_finished(checkpoint)) is None:
             return Mark(run.query, run.initial_mark, run.initial_sequence)
-        return Mark(run.query, last["number"], last["through"])
+        offset = json.loads((checkpoint / "offsets" / str(last)).read_text().splitlines()[-1])
+        return Mark(run.query, offset["mark"], offset["through"])
 
     def rows(self, run: pb.RunQuery, before: Mark, mark: Mark) -> pa.Table:
         request = pb.LocateRequest(
@@ -88,16 +101,39 @@ class JournalCopies(QueryStandIn):
         return pa.Table.from_batches(batches, self.schema)
 
     def batch_ended(self, run: pb.RunQuery, mark: Mark) -> None:
-        place = self._opened[run.query] / CHECKPOINT
-        new = place.with_suffix(".new")
-        new.write_text(json.dumps({"number": mark.number, "through": mark.through}))
-        new.replace(place)
+        checkpoint, name = self._opened[run.query], str(mark.number)
+        offset = json.dumps({"mark": mark.number, "through": mark.through})
+        logs = {"offsets": HEADING + offset, "commits": HEADING}
+        if not (checkpoint / "metadata").exists():
+            _replace(checkpoint / "metadata", '{"id": "stand-in"}')
+        for log, content in logs.items():
+            (checkpoint / log).mkdir(exist_ok=True)
+            _replace(checkpoint / log / name, content)
+            (checkpoint / log / str(mark.number - BATCHES_KEPT)).unlink(missing_ok=True)
+
+
+def _replace(path: Path, content: str) -> None:
+    """Write a file that a loss of power leaves whole; Spark's boot stamp does not see such a loss
+    on a host that continues."""
+    new = path.with_name(f".{path.name}.new")
+    with new.open("w") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _end(failure: BaseException | None) -> NoReturn:
+    """End the process after an error that is not the batch's, as when its disk is full."""
+    traceback.print_exception(failure)
+    os._exit(FAILED_EXIT_CODE)
 
 
 def main(arguments: list[str]) -> int:
     settings = Settings.parse(arguments)
     end_without(arguments[arguments.index("--parent") + 1])
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    threading.excepthook = lambda failure: _end(failure.exc_value)
     stand_in = JournalCopies(settings)
     StartReport.of(os.environ).step(READY)
     address = Address(settings.socket, settings.incarnation)

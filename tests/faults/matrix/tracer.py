@@ -37,6 +37,17 @@ def _tracer(pid: int) -> int:
     return int(status.partition("TracerPid:")[2].split()[0])
 
 
+def sockets(node: HostedNode, port: int) -> tuple[str, ...]:
+    """Return the TCP sockets of the node's host with this port at either end, as strace names
+    them."""
+    ending = f":{port:04X}"
+    lines = Path(f"/proc/{node.pid_of('node')}/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return tuple(
+        f"socket:[{one[9]}]" for one in fields if one[1].endswith(ending) or one[2].endswith(ending)
+    )
+
+
 def until_it_dies(
     node: HostedNode, fault: str, *, what: str = "node", paths: tuple[str, ...] = ()
 ) -> None:

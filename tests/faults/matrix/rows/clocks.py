@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from tests.faults.matrix.hosts import CLOCKS, TTL_SECONDS, holds
+from tests.faults.matrix.hosts import TTL_SECONDS, holds
+from tests.faults.matrix.needs import CLOCKS
 from tests.faults.matrix.scene import (
     CALM_SECONDS,
     HOST_SECONDS,

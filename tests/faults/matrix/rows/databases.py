@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.faults.matrix.hosts import STANDBY, TTL_SECONDS, holds
+from tests.faults.matrix.hosts import TTL_SECONDS, holds
+from tests.faults.matrix.needs import STANDBY
 from tests.faults.matrix.rows.operators import switchover
 from tests.faults.matrix.scene import (
     CALM_SECONDS,

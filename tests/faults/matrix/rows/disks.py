@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 from tests.faults.matrix.disks import MIN_FREE_BYTES
-from tests.faults.matrix.hosts import DISKS, TTL_SECONDS, HostedNode, holds
+from tests.faults.matrix.hosts import TTL_SECONDS, HostedNode, holds
+from tests.faults.matrix.needs import DISKS
 from tests.faults.matrix.scene import (
     CALM_SECONDS,
     CRASH_SECONDS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
-from tests.faults.matrix.hosts import SPARK, TTL_SECONDS, HostedNode, holds
+from tests.faults.matrix.hosts import TTL_SECONDS, HostedNode, holds
+from tests.faults.matrix.needs import SPARK
 from tests.faults.matrix.scene import (
     CALM_SECONDS,
     CRASH_SECONDS,

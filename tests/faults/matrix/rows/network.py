@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from tests.faults.matrix.hosts import TTL_SECONDS, holds
+from tests.faults.matrix.needs import LINES
 from tests.faults.matrix.scene import (
     CALM_SECONDS,
     HOST_SECONDS,
@@ -12,9 +16,10 @@ from tests.faults.matrix.scene import (
     Scene,
     row,
 )
+from tests.faults.matrix.world import BETWEEN_NODES
 
 
-def _both_ways(one: str, other: str) -> tuple[str, str]:
+def both_ways(one: str, other: str) -> tuple[str, str]:
     return f"ip saddr {one} ip daddr {other}", f"ip saddr {other} ip daddr {one}"
 
 
@@ -25,24 +30,24 @@ def _cut(scene: Scene, *rules: str) -> None:
 
 @row(SYNC_SECONDS)
 def cut_active_from_passive(scene: Scene) -> None:
-    _cut(scene, *_both_ways("{active}", "{passive}"))
+    _cut(scene, *both_ways("{active}", "{passive}"))
 
 
 @row(CALM_SECONDS)
 def cut_active_from_database(scene: Scene) -> None:
     """The passive hears the active, so it does not take over (RULES.md#r16)."""
-    _cut(scene, *_both_ways("{active}", "{database}"))
+    _cut(scene, *both_ways("{active}", "{database}"))
 
 
 @row(CALM_SECONDS)
 def cut_passive_from_database(scene: Scene) -> None:
-    _cut(scene, *_both_ways("{passive}", "{database}"))
+    _cut(scene, *both_ways("{passive}", "{database}"))
 
 
 @row(HOST_SECONDS)
 def cut_active_from_passive_and_database(scene: Scene) -> None:
     """Producers still reach the active, whose records differ from those of the next active."""
-    scene.drop(*_both_ways("{active}", "{passive}"), *_both_ways("{active}", "{database}"))
+    scene.drop(*both_ways("{active}", "{passive}"), *both_ways("{active}", "{database}"))
     assert holds(scene.passive.is_active, TAKEOVER_SECONDS)
     scene.last(scene.chance.uniform(0.0, 2.0))
 
@@ -94,7 +99,7 @@ def refuse_new_connections(scene: Scene) -> None:
 @row(HOST_SECONDS)
 def flapping_line_of_the_active(scene: Scene) -> None:
     for _ in range(scene.chance.randrange(3, 8)):
-        scene.drop(*_both_ways("{active}", "{passive}"), *_both_ways("{active}", "{database}"))
+        scene.drop(*both_ways("{active}", "{passive}"), *both_ways("{active}", "{database}"))
         scene.last(scene.chance.uniform(0.1, 1.0))
         scene.world.lan.heal()
         scene.last(scene.chance.uniform(0.1, 1.0))
@@ -114,3 +119,55 @@ def throttle_a_node(scene: Scene) -> None:
     node = scene.chance.choice((scene.active, scene.passive))
     scene.world.lan.throttle(node.name, "200kbit")
     scene.last(3 * TTL_SECONDS)
+
+
+# -- lines that are late ---------------------------------------------------------------------------
+
+
+def _database_lines(scene: Scene) -> list[str]:
+    """Return the line of one node, or of both."""
+    nodes = scene.chance.sample(scene.world.nodes, scene.chance.choice((1, 2)))
+    return [f"{node.name} to database" for node in nodes]
+
+
+def _delay(lines: Callable[[Scene], list[str]], seconds: float, scene: Scene) -> None:
+    for line in lines(scene):
+        scene.world.lines[line].disturb(delay_seconds=seconds)
+    scene.last(scene.chance.uniform(2.0, 3.0) * TTL_SECONDS + seconds)
+
+
+for seconds in (0.2, 1.0, 5.0):
+    fault = partial(_delay, lambda scene: [BETWEEN_NODES], seconds)
+    acks = CALM_SECONDS if seconds < 1 else SYNC_SECONDS + seconds
+    row(acks, LINES, name=f"delay_between_the_nodes_of_{seconds:g}_s")(fault)
+    fault = partial(_delay, _database_lines, seconds)
+    row(CALM_SECONDS, LINES, name=f"delay_to_the_database_of_{seconds:g}_s")(fault)
+
+
+@row(HOST_SECONDS, LINES)
+def reorder_connections(scene: Scene) -> None:
+    """What a node sends on one connection overtakes what it has sent on another."""
+    for line in scene.world.lines.values():
+        line.disturb(delay_seconds=scene.chance.uniform(0.1, 0.6), reordering=True)
+    scene.last(3 * TTL_SECONDS)
+
+
+@row(HOST_SECONDS, LINES)
+def stop_a_line_after_some_bytes(scene: Scene) -> None:
+    """It stops amid a message, and closes nothing."""
+    name = scene.chance.choice(list(scene.world.lines))
+    scene.world.lines[name].disturb(allowance=scene.chance.randrange(1, 5000))
+    scene.last(scene.chance.uniform(2.0, 4.0) * TTL_SECONDS)
+
+
+@row(HOST_SECONDS + 2.0, LINES)
+def kill_active_while_its_messages_are_late(scene: Scene) -> None:
+    """Messages of the dead active, also its last renewal, arrive during the takeover."""
+    seconds = scene.chance.uniform(0.2, 1.0)
+    for line in scene.world.lines.values():
+        line.disturb(delay_seconds=seconds)
+    scene.last(TTL_SECONDS)
+    scene.active.kill_everything()
+    # A passive whose calls take longer than lease.db_timeout cannot take over.
+    scene.world.lines[f"{scene.passive.name} to database"].repair()
+    assert holds(scene.passive.is_active, TAKEOVER_SECONDS)

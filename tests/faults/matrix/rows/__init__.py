@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.faults.matrix.rows import (  # noqa: F401 - each module registers its rows
     clients,
     clocks,
+    crash_points,
     databases,
     disks,
     journals,

@@ -1,14 +1,24 @@
-"""Producers that repeat requests."""
+"""Producers that repeat requests, and clients that send too many or misbehave."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
 
+from ha_engine.config.ingest import DEFAULT_LISTEN
+from tests.e2e.attacks import FULL, INGEST, QUICK, Attack, attack
+from tests.faults.matrix import flood
 from tests.faults.matrix.hosts import HostedNode, holds
 from tests.faults.matrix.load import STREAM
 from tests.faults.matrix.scene import (
+    CALM_SECONDS,
     HOST_SECONDS,
     TAKEOVER_SECONDS,
     Scene,
@@ -38,3 +48,58 @@ def repeat_requests_across_a_failover(scene: Scene) -> None:
     assert answers(scene.passive) == first
     other = scene.passive.send(STREAM, [{"id": 0, "text": "other"}], (producer, 0))
     assert other.status_code == httpx.codes.CONFLICT
+
+
+# -- load ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _keeping_the_lease(scene: Scene) -> Iterator[None]:
+    """Require that neither the holder nor the epoch changes meanwhile."""
+    query = "SELECT holder_node, holder_process, epoch FROM ha_engine.lease"
+    before = scene.world.database.rows(query)
+    yield
+    assert scene.world.database.rows(query) == before, "the lease was lost to load"
+
+
+@row(CALM_SECONDS)
+def flood_of_requests(scene: Scene) -> None:
+    """Always 200 requests wait, more than the node acks at a time."""
+    name = f"flood-{scene.chance.randrange(1 << 30)}"
+    events = scene.log.sent_many(name, flood.EVENTS)
+    command = [sys.executable, "-m", "tests.faults.matrix.flood", scene.active.url, name]
+    with _keeping_the_lease(scene):
+        done = subprocess.run([*command, str(events[0])], stdout=subprocess.PIPE, check=True)
+    for line in done.stdout.splitlines():
+        scene.log.told(**json.loads(line))
+
+
+@row(CALM_SECONDS)
+def many_producers(scene: Scene) -> None:
+    """Each request has a producer id of its own, and is repeated once."""
+    with _keeping_the_lease(scene):
+        for number in range(300):
+            producer = f"one-of-many-{scene.chance.randrange(1 << 60)}-{'x' * 80}"
+            event = scene.log.sent(producer)
+            rows = [{"id": event, "text": producer}]
+            answers = [scene.active.send(STREAM, rows, (producer, number)) for _ in range(2)]
+            assert answers[0].json()["position"] == answers[1].json()["position"]
+            scene.log.acked(event, answers[0].json()["position"]["epoch"])
+
+
+SENDING = ("endless_streams", "many_producers")
+"""Attacks with events that a node accepts, and that the checker would miss among the sent ones."""
+ATTACKS = {one.name: one for one in (*QUICK, *FULL) if one.name not in SENDING}
+ATTACK_SECONDS = 6.0
+
+
+def _attack(against: Attack, scene: Scene) -> None:
+    """The clients run on the node's own host, so that its peer does not suffer from the network."""
+    node = scene.chance.choice((scene.active, scene.active, scene.passive))
+    target = DEFAULT_LISTEN if against.name in INGEST else node.url.removeprefix("http://")
+    with _keeping_the_lease(scene), attack(target, against, node.launcher):
+        scene.last(ATTACK_SECONDS)
+
+
+for name, against in ATTACKS.items():
+    row(CALM_SECONDS, name=f"attack_by_{name}")(partial(_attack, against))

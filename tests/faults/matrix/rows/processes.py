@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import signal
 import time
 
-from tests.faults.matrix.hosts import TTL_SECONDS, HostedNode, holds
+import httpx
+
+from tests.faults.matrix.cgroups import limited_cpu, limited_memory
+from tests.faults.matrix.hosts import KILLED, TTL_SECONDS, HostedNode, holds
+from tests.faults.matrix.load import STREAM
 from tests.faults.matrix.needs import SPARK
 from tests.faults.matrix.scene import (
     CALM_SECONDS,
@@ -91,6 +97,18 @@ def kill_both_hosts_and_one_does_not_return(scene: Scene) -> None:
     assert holds(left.is_active, TAKEOVER_SECONDS), f"{left.name} alone did not become the active"
 
 
+@row(math.inf)
+def two_elections_without_an_event(scene: Scene) -> None:
+    """The journals differ by epochs alone. No ack is promised, since nobody sends."""
+    scene.log.quiet.set()
+    scene.world.undo.append(scene.log.quiet.clear)
+    for node, successor in ((scene.active, scene.passive), (scene.passive, scene.active)):
+        node.kill_everything()
+        assert holds(successor.is_active, TAKEOVER_SECONDS)
+        node.start()
+        scene.world.whole()
+
+
 @row(CALM_SECONDS)
 def kill_postmaster(scene: Scene) -> None:
     with scene.world.without_database():
@@ -162,3 +180,40 @@ def starve_active(scene: Scene) -> None:
 @row(SYNC_SECONDS)
 def starve_passive(scene: Scene) -> None:
     _starve(scene.passive, scene)
+
+
+@row(SYNC_SECONDS)
+def passive_with_a_tenth_of_a_core(scene: Scene) -> None:
+    pids = [process.pid for process in scene.passive.tree()]
+    with limited_cpu(pids, 0.1):
+        scene.last(4 * TTL_SECONDS)
+
+
+LITTLE_BYTES = 1 << 20
+LARGE_BODY = b" " * (8 << 20)
+
+
+def _out_of_memory(node: HostedNode) -> None:
+    """Let the kernel kill the node process when it takes more memory, as for large requests."""
+    pid = node.pid_of("node")
+    assert pid is not None
+    seen = len(node.log_text())
+    with limited_memory(pid, LITTLE_BYTES):
+
+        def is_killed() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                node.post(STREAM, LARGE_BODY, "application/json")
+            return node.pid_of("node") != pid
+
+        assert holds(is_killed, TAKEOVER_SECONDS), f"{node.name} was not killed"
+    assert holds(lambda: KILLED in node.log_text()[seen:], TAKEOVER_SECONDS)
+
+
+@row(CRASH_SECONDS)
+def active_runs_out_of_memory(scene: Scene) -> None:
+    _out_of_memory(scene.active)
+
+
+@row(SYNC_SECONDS)
+def passive_runs_out_of_memory(scene: Scene) -> None:
+    _out_of_memory(scene.passive)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 
 from tests.faults.matrix.disks import MIN_FREE_BYTES
 from tests.faults.matrix.hosts import TTL_SECONDS, HostedNode, holds
-from tests.faults.matrix.needs import DISKS
+from tests.faults.matrix.needs import DATABASE_DISK, DISKS, PART_NAMES, PARTS
 from tests.faults.matrix.scene import (
     CALM_SECONDS,
     CRASH_SECONDS,
@@ -103,3 +104,42 @@ def power_loss_of_passive(scene: Scene) -> None:
 @row(HOST_SECONDS + 5, DISKS)
 def power_loss_of_both(scene: Scene) -> None:
     _lose_power(scene, *scene.chance.sample(scene.world.nodes, 2))
+
+
+@row(HOST_SECONDS, DISKS)
+def disk_becomes_read_only(scene: Scene) -> None:
+    """The kernel finds an error in the file system; the node process ends at its next write."""
+    node = scene.chance.choice((scene.active, scene.passive))
+    disk, before = scene.world.disks[node.name], node.pid_of("node")
+
+    def repair() -> None:
+        node.kill_everything()
+        disk.repair()
+
+    scene.world.undo.append(repair)
+    disk.become_read_only()
+    assert holds(lambda: node.pid_of("node") != before, TAKEOVER_SECONDS), f"{node.name} wrote"
+    scene.last(scene.chance.uniform(0.0, TTL_SECONDS))
+
+
+def _fill_part(part: str, scene: Scene) -> None:
+    """Only the outbox or the checkpoints are full, which the free space of the disk does not show:
+    the query process or the node process ends at a write until there is space again."""
+    node = scene.chance.choice((scene.active, scene.passive))
+    volume = scene.world.parts[node.name, part]
+    scene.world.undo.append(volume.free)
+    volume.fill(0)
+    scene.last(FULL_SECONDS)
+
+
+for part in PART_NAMES:
+    row(HOST_SECONDS, PARTS, name=f"fill_the_disk_of_the_{part}")(partial(_fill_part, part))
+
+
+@row(CALM_SECONDS, DATABASE_DISK)
+def fill_the_disk_of_the_database(scene: Scene) -> None:
+    """Its writes fail, or it ends; what it answers must not change a role."""
+    disk = scene.world.disks["db"]
+    scene.world.undo.append(disk.free)
+    disk.fill(0)
+    scene.last(scene.chance.uniform(2.0, 4.0) * TTL_SECONDS)

@@ -15,6 +15,7 @@ from tests.faults.matrix.rows import (  # noqa: F401 - each module registers its
     network,
     operators,
     processes,
+    security,
     snapshots,
 )
 from tests.faults.matrix.scene import ROWS

@@ -17,6 +17,7 @@ from tests.faults.matrix.rows import (  # noqa: F401 - each module registers its
     processes,
     security,
     snapshots,
+    versions,
 )
 from tests.faults.matrix.scene import ROWS
 

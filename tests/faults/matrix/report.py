@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -13,6 +14,22 @@ from rich.table import Table
 from tests.faults.matrix.rows import ROWS
 
 LINES = "runs.jsonl"
+SECOND_LINES = {
+    "publisher fenced by the ledger": "by_epoch=",
+    "ledger claimed again": "the node claims it again",
+    "records truncated": "the journal was truncated after",
+    "torn write truncated": "torn tail of the journal truncated",
+    "journal refused": " is damaged at byte ",
+    "journal not written": "the journal could not be ",
+    "disk without an answer": "the disk does not answer",
+    "outcome of a database call unknown": "the outcome of the call is unknown",
+    "peer refused": "peer refused",
+    "damaged snapshot passed over": "revision cannot be restored",
+    "snapshot restored": "restored snapshot replaced journal",
+    "query state restored": "lost query state restored",
+}
+"""By second line of defence: what the log of a node says when it was reached."""
+REMOVED = "member removed from the lease row"
 
 
 @dataclass(frozen=True)
@@ -30,6 +47,9 @@ class Run:
     output: float
     whole: float | None
     seconds: float
+    reached: dict[str, int] = field(default_factory=dict)
+    """How often a node's log told of each second line of defence, and how often the lease row lost
+    a member."""
 
     @property
     def key(self) -> tuple[str, int, int, int]:
@@ -51,6 +71,26 @@ def _lines(path: Path) -> Iterator[Run]:
         for line in path.read_text().splitlines():
             tree = json.loads(line)
             yield Run(**{**tree, "wrong": tuple(tree["wrong"])})
+
+
+def reached(logs: Iterable[str]) -> Counter[str]:
+    """Count how often the logs tell of each second line of defence."""
+    text = "\n".join(logs)
+    return Counter({name: text.count(said) for name, said in SECOND_LINES.items()})
+
+
+def coverage(found: list[Run]) -> Table:
+    """Return how often the runs reached each second line of defence, and in how many rows."""
+    shown = Table(title="second lines of defence")
+    shown.add_column("reached")
+    for name in ("times", "runs", "rows"):
+        shown.add_column(name, justify="right")
+    for name in [*SECOND_LINES, REMOVED]:
+        runs_of = [run for run in found if run.reached.get(name)]
+        times = sum(run.reached[name] for run in runs_of)
+        rows = len({run.row for run in runs_of})
+        shown.add_row(name, *map(str, (times, len(runs_of), rows)))
+    return shown
 
 
 def table(found: list[Run]) -> Table:

@@ -20,8 +20,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -29,7 +30,7 @@ from rich.console import Console
 from ha_engine.demo.traffic import longest_gap
 from tests.faults.failovers import in_random_order
 from tests.faults.matrix import checker, evidence, report
-from tests.faults.matrix.history import History
+from tests.faults.matrix.history import History, LeaseVersion
 from tests.faults.matrix.hosts import holds
 from tests.faults.matrix.load import Log, load
 from tests.faults.matrix.needs import SPARK, STANDBY
@@ -90,6 +91,8 @@ class Bench:
         began, times, history = time.monotonic(), Times(), History()
         wrong: list[str] = []
         self.runs += 1
+        told = {node.name: len(node.log_text()) for node in self.world.nodes}
+        versions = len(self.world.leases())
         try:
             history = self._play(planned, times)
             wrong = checker.faults(history) + self._differences()
@@ -105,6 +108,10 @@ class Bench:
             output=_gap(moves, times),
             whole=round(times.whole - times.fault, 3) if times.whole < math.inf else None,
             seconds=round(time.monotonic() - began, 1),
+            reached={
+                **report.reached(node.log_text()[told[node.name] :] for node in self.world.nodes),
+                report.REMOVED: _removals(history.leases[max(0, versions - 1) :]),
+            },
         )
         if wrong:
             self._keep(planned, history)
@@ -154,6 +161,14 @@ class Bench:
             shutil.copy(node.directory / "node.log", place / f"{node.name}.log")
         shutil.copy(self.world.database.log_path, place)
         (place / "history.pickle").write_bytes(pickle.dumps(history))
+
+
+def _removals(leases: Sequence[LeaseVersion]) -> int:
+    """Return how often the holder of the lease removed a member."""
+    return sum(
+        before.epoch == after.epoch and not set(before.in_sync) <= set(after.in_sync)
+        for before, after in pairwise(leases)
+    )
 
 
 def _gap(moments: list[float], times: Times) -> float:
@@ -230,7 +245,7 @@ def main(given: argparse.Namespace) -> int:
     print(f"seed {given.seed}; results in {results}", flush=True)
     run_all(plan(given.seed, given.runs, given.tier, rows), results, given.minutes)
     found = report.runs(results)
-    Console(width=200).print(report.table(found))
+    Console(width=200).print(report.table(found), report.coverage(found))
     failed = [run for run in found if run.wrong]
     print("\n".join(_line(run) for run in failed) or f"all {len(found)} runs passed")
     return 1 if failed else 0

@@ -72,17 +72,21 @@ def batches_of(records: Iterator[Record]) -> dict[int, tuple[tuple[int, str], ..
 def records_of(kept: Iterable[Path], own: Sequence[Path]) -> Iterator[Record]:
     """Read the segments ``own`` of a journal, and from the segments ``kept`` what it has trimmed.
 
-    Fails if a record is in none of them.
+    Of two records with one sequence, the one of the later epoch is in the history; a former active
+    may have had the other one alone. Fails if a record is in none of the segments.
     """
-    last = 0
-    for path in [*sorted(kept), *own]:
+    found: dict[int, Record] = {}
+    for path in [*kept, *own]:
         for record in _read(path):
-            sequence = record.position.sequence
-            if sequence <= last or (path not in own and sequence >= _first(own)):
-                continue
-            assert sequence == last + 1, f"record {last + 1} is neither in the journal nor kept"
-            last = sequence
-            yield record
+            known = found.setdefault(record.position.sequence, record)
+            if known.position.epoch < record.position.epoch:
+                found[record.position.sequence] = record
+    last = max(
+        (record.position.sequence for record in _read(own[-1])), default=_first(own[-1:]) - 1
+    )
+    for sequence in range(1, last + 1):
+        assert sequence in found, f"record {sequence} is neither in the journal nor kept"
+        yield found[sequence]
 
 
 def shared_frames(journals: Mapping[str, Sequence[Path]]) -> dict[str, bytes]:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import httpx
 
@@ -125,7 +126,7 @@ class OneNodeClient(Client):
 
 
 class Watch(threading.Thread):
-    """Notes the role that each node gives in its status."""
+    """Notes the role that each node gives in its status, and keeps what the active may trim."""
 
     def __init__(self, world: World, log: Log) -> None:
         super().__init__(name="watch", daemon=True)
@@ -144,12 +145,14 @@ class Watch(threading.Thread):
                     with contextlib.suppress(httpx.HTTPError):
                         self._note(name, client.get("/v1/status").json())
 
-    def _note(self, name: str, status: dict[str, float]) -> None:
+    def _note(self, name: str, status: dict[str, Any]) -> None:
         at, uptime = time.monotonic(), status["uptime_seconds"]
         if uptime < self._uptimes.get(name, math.inf):
             self._processes[name] = at - uptime
         self._uptimes[name] = uptime
-        self._log.roles.append(RoleSeen(at, name, self._processes[name], str(status["role"])))
+        self._log.roles.append(RoleSeen(at, name, self._processes[name], status["role"]))
+        if self._world.trims and status["role"] == "active":
+            self._world.keep_segments(self._world.pair.nodes[name])
 
     def stop(self) -> None:
         self._enough.set()

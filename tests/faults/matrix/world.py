@@ -13,7 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ha_engine.journal.segment import segment_paths
 from tests.e2e.lan import Lan
+from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import NAMES, Pair, running_pair
 from tests.e2e.without_spark import APPLICATION
 from tests.faults.matrix.clocks import Clock
@@ -70,6 +72,8 @@ class World:
     lines: dict[str, Line] = field(default_factory=dict)
     credentials: Credentials | None = None
     standby: Database | None = None
+    trims: bool = False
+    """Whether the nodes trim their journals in some seconds."""
     undo: list[Callable[[], object]] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     _lost_leases: list[Any] = field(default_factory=list)
@@ -144,12 +148,12 @@ class World:
         """Return every version of the lease row, also those that a failover has lost."""
         return self._lost_leases + self.database.leases(self._leases_after)
 
-    def keep_segments(self, node: HostedNode) -> None:
+    def keep_segments(self, node: NodeUnderTest) -> None:
         """Keep the records of a journal, which the node may trim, for the checker."""
         self.kept.mkdir(exist_ok=True)
-        for path in node.segments():
-            link = self.kept / f"{path.stem}-{path.stat().st_ino}{path.suffix}"
-            if not link.exists():
+        for path in segment_paths(node.data_dir / "journal"):
+            with contextlib.suppress(FileNotFoundError, FileExistsError):  # trimmed, or kept
+                link = self.kept / f"{path.stem}-{path.stat().st_ino}{path.suffix}"
                 link.hardlink_to(path)
 
     @property
@@ -197,6 +201,7 @@ def new_world(directory: Path, tier: int, needs: Collection[str] = ()) -> Iterat
         world = World(
             directory, lan, database, sink, addresses, pair, tier, disks, clocks, standby=standby
         )
+        world.trims = SEGMENTS in needs
         _equip(world, needs, stack)
         stack.enter_context(running_pair(pair))
         world.whole()

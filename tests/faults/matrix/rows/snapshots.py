@@ -38,7 +38,7 @@ DAMAGES = {
 
 
 def send_segments(scene: Scene) -> None:
-    """Send events that fill some segments, and keep the segments for the checker."""
+    """Send events that fill some segments."""
     text = f"bulk-{scene.chance.randrange(1 << 30)}-".ljust(EVENT_BYTES, "x")
     for _ in range(REQUESTS):
         events = [scene.log.sent(text) for _ in range(EVENTS)]
@@ -56,7 +56,6 @@ def base_of(node: HostedNode) -> int:
 def take_snapshot(scene: Scene) -> None:
     """Take a snapshot after some segments; return when a node without a disk needs one."""
     send_segments(scene)
-    scene.world.keep_segments(scene.active)
     newest = "SELECT max(id) FROM ha_engine.revision WHERE visible_at IS NOT NULL"
     former = scene.world.database.rows(newest)
     assert scene.active.http.post("/v1/snapshot").is_success

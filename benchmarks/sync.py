@@ -13,6 +13,7 @@ import logging
 import multiprocessing
 import tempfile
 import time
+from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
@@ -48,7 +49,7 @@ class Side:
             peers={name: f"127.0.0.1:{port}" for name, port in peers.items()},
             insecure=True,
         )
-        self.sync = EventSync(config, self.journal, self)
+        self.sync = EventSync(config, self.journal, self, Counter())
 
     def hello(self) -> Hello:
         identity = self.journal.journal_id

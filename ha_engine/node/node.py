@@ -133,7 +133,9 @@ class Node:
             connections.ingest,
             self.closed,
         )
-        self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
+        self.peers = EventSync(
+            config.event_sync, self.journal, self._sync_owner(process_id), self.closed
+        )
         # The node also polls the lease row, so the listener only makes the node read a change
         # sooner.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -36,9 +36,13 @@ from ha_engine.sync.transport import Refused, Transport
 from ha_engine.sync.wire import Wire, WireBroken
 from ha_engine.types import Position, Record
 from ha_engine.v1 import sync_pb2 as pb
+from ha_engine.web.closed import Closed
 
 log = structlog.get_logger(__name__)
 
+STRANGERS_MAX = 16
+"""Callers that have not yet exchanged Hellos. A further caller takes the place of the one that
+called first, since a peer sends its Hello at once."""
 PROCESSES_KEPT = 16
 
 
@@ -70,6 +74,7 @@ class EventSync:
     have no effect.
 
     ``transport`` is gRPC by default. ``jitter`` chooses each pause between two attempts to dial.
+    ``closed`` counts the callers that do not introduce themselves.
     """
 
     def __init__(
@@ -77,12 +82,14 @@ class EventSync:
         config: EventSyncConfig,
         journal: WrittenRecords,
         owner: Owner,
+        closed: Counter[str],
         *,
         transport: Transport | None = None,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._config, self._journal, self._owner = config, journal, owner
         self._transport, self._jitter = transport or GrpcTransport(config), jitter
+        self._closed, self._strangers = closed, dict[asyncio.Timeout, None]()
         self._tail = Tail(journal)
         self._links: dict[str, Link] = {}
         self._streams: dict[str, RecordStream] = {}
@@ -213,7 +220,7 @@ class EventSync:
         except Refused as error:
             self._refusals.note(error.node, error.reason)
         except (WireBroken, MalformedFrame, TimeoutError):
-            return
+            self._closed[Closed.STRANGER] += 1
         except Exception as error:
             self._owner.fail(error)
 
@@ -221,7 +228,10 @@ class EventSync:
         ours = self._owner.hello()
         callers = [peer for peer in self._config.peers if peer < ours.node]
         welcome = callers if dialled is None else [dialled]
-        theirs = await exchange_hellos(wire, ours, welcome, self._replaced)
+        if dialled is None:
+            theirs = await self._greet(wire, ours, welcome)
+        else:
+            theirs = await exchange_hellos(wire, ours, welcome)
         link = Link(theirs.node, wire, self._traffic[theirs.node])
         reason = "the connection is lost"
         try:
@@ -231,6 +241,19 @@ class EventSync:
             )
         finally:
             self._lost(link, reason)
+
+    async def _greet(self, wire: Wire, ours: Hello, welcome: Sequence[str]) -> Hello:
+        """Exchange Hellos with a caller; raises TimeoutError when another takes its place."""
+        if len(self._strangers) >= STRANGERS_MAX:
+            first = next(iter(self._strangers))
+            del self._strangers[first]
+            first.reschedule(asyncio.get_running_loop().time())
+        async with asyncio.timeout(None) as place:
+            self._strangers[place] = None
+            try:
+                return await exchange_hellos(wire, ours, welcome, self._replaced)
+            finally:
+                self._strangers.pop(place, None)
 
     def _opened(self, link: Link, theirs: Hello) -> None:
         peer = link.peer

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
     Stub = rpc.EventSyncAsyncStub
 
-STRANGERS_MAX = 16
-"""gRPC streams beyond those of the peers, for nodes that have not yet exchanged Hellos."""
+CALLS_MAX = 256
+"""Calls at one time, of peers and of callers that the sync stage will soon end."""
 CONNECTIONS_MAX = 128
-"""Connections to this node's port, each of which is an open file. A stranger's connection ends
-after the handshake, or as soon as it does not answer a ping."""
+"""Connections to this node's port, each of which is an open file."""
+IDLE_SECONDS = 5
+"""A connection without a call is closed after this time, so that strangers cannot keep all
+connections. A peer calls at once."""
 RECONNECT_SECONDS_MIN = 4.0
 """A channel makes no second attempt within the longest timeout of the dialler, which gives each
 attempt a channel of its own."""
@@ -49,10 +51,13 @@ class GrpcTransport:
     async def listen(self, serve: Serve) -> int:
         """See Transport.listen."""
         credentials.require_usable(self._config.tls)
-        streams = 2 * len(self._config.peers) + STRANGERS_MAX
-        bounds = ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX)
+        bounds = [
+            ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
+            ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
+        ]
         server = grpc.aio.server(
-            options=[*options(self._config.sync_timeout), bounds], maximum_concurrent_rpcs=streams
+            options=[*options(self._config.sync_timeout), *bounds],
+            maximum_concurrent_rpcs=CALLS_MAX,
         )
         rpc.add_EventSyncServicer_to_server(_Servicer(serve, tls=self._config.tls.given), server)
         trusted, address = credentials.for_server(self._config.tls), self._config.listen

@@ -24,3 +24,5 @@ class Closed(StrEnum):
     """The client did not read its answers."""
     STREAMS = "streams"
     """Producers have too many gRPC streams already."""
+    STRANGER = "stranger"
+    """A caller on the port between nodes did not introduce itself, or not in time."""

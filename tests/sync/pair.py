@@ -7,6 +7,7 @@ those that are durable.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +61,8 @@ class SyncNode:
         # Cleared: this node's disk has no room, and the link reads nothing.
         self.gate = asyncio.Event()
         self.gate.set()
-        self.sync = EventSync(config, self.journal, self)
+        self.closed = Counter[str]()
+        self.sync = EventSync(config, self.journal, self, self.closed)
 
     async def start(self) -> SyncNode:
         await self.sync.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -11,7 +13,9 @@ import pytest
 
 from ha_engine.core import inputs as on
 from ha_engine.core.messages import Probe
+from ha_engine.sync import dialling
 from ha_engine.sync.codec import records_frame, to_sync_frame
+from ha_engine.sync.event_sync import STRANGERS_MAX
 from ha_engine.sync.grpc_transport import CONNECTIONS_MAX
 from ha_engine.sync.hello import to_sync_frame as hello_frame
 from ha_engine.sync.wire import MESSAGE_BYTES_MAX
@@ -53,6 +57,52 @@ async def greeted(call: Call, name: str = "node-a") -> None:
 
 async def test_connections_of_strangers_are_bounded(node: SyncNode) -> None:
     await require_bound(node.sync.port, CONNECTIONS_MAX)
+
+
+async def test_peer_gets_in_beside_strangers_that_keep_all_connections(
+    node: SyncNode, make: Make
+) -> None:
+    async with contextlib.AsyncExitStack() as opened:
+        strangers = [
+            await opened.enter_async_context(_own_channel(node, number))
+            for number in range(CONNECTIONS_MAX)
+        ]
+        for stranger in strangers:  # such a channel answers pings
+            stranger.get_state(try_to_connect=True)
+        ready = grpc.ChannelConnectivity.READY
+        await async_wait_until(lambda: all(one.get_state() is ready for one in strangers))
+        await make("node-a", plain({"node-b": node.sync.port}))
+        await async_wait_until(lambda: node.connected("node-a"), within=30)
+
+
+async def test_peer_gets_in_beside_strangers_with_half_open_streams(
+    node: SyncNode, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialling, "GREETING_SECONDS", 3600)  # only displacement ends a stranger
+
+    async def call_again_and_again(channel: grpc.aio.Channel) -> None:
+        while True:
+            call = rpc.EventSyncStub(channel).Sync()  # type: ignore[call-arg]
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+
+    async with contextlib.AsyncExitStack() as opened:
+        calling = []
+        for number in range(4 * STRANGERS_MAX):
+            channel = await opened.enter_async_context(_own_channel(node, number))
+            calling.append(asyncio.create_task(call_again_and_again(channel)))
+        await async_wait_until(lambda: node.closed["stranger"] > STRANGERS_MAX)
+        await make("node-a", plain({"node-b": node.sync.port}))
+        await async_wait_until(lambda: node.connected("node-a"), within=30)
+        for task in calling:
+            task.cancel()
+        await asyncio.gather(*calling, return_exceptions=True)
+
+
+def _own_channel(node: SyncNode, number: int) -> grpc.aio.Channel:
+    own = [("grpc.use_local_subchannel_pool", 1), ("number", number)]
+    return grpc.aio.insecure_channel(f"127.0.0.1:{node.sync.port}", own)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -180,6 +181,7 @@ class NodeProcess:
             sync_config(host.peer),
             self.journal,
             SyncOwner(self.driver, self.writer, self._hello(), self._report),
+            Counter(),
             transport=self.transport,
             jitter=host.history.random.uniform,
         )

@@ -32,6 +32,7 @@ REFUSALS = [
     errors.SequenceConflict("used"),
     errors.SequenceForgotten("forgotten"),
     errors.Backpressure("full", 0.5),
+    errors.TooManyProducers("too many", 10.0),
     errors.NotActive("joins", "http://b:1"),
 ]
 

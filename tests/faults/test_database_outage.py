@@ -13,7 +13,6 @@ OUTAGE_SECONDS = 10.0
 
 
 @pytest.mark.slow
-@pytest.mark.nightly("test_database_failover stops the database, and the simulator for any time")
 def test_pair_works_without_the_database_and_no_node_takes_over_meanwhile(
     directory: Path,
 ) -> None:

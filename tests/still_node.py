@@ -20,6 +20,6 @@ def still_node(access: Access = OPEN) -> Starlette:
     view = NodeView(
         lambda: status, dict, bytes, lambda *_: "", lambda _: "", lambda: True, lambda *_: "no"
     )
-    parts = nobody, nobody, nobody, "g"
+    parts = nobody, 1 << 20, nobody, nobody, "g"
     names = frozenset({"node"})
     return web_application(view, world.core, lambda _: None, *parts, access, names)

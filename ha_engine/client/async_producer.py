@@ -31,8 +31,8 @@ IN_FLIGHT_MAX = 32
 requests in flight, a node could forget the sequence of a slow request while later requests overtake
 it (RULES.md#r27)."""
 BATCH_ROWS = 1_000
-BATCH_BYTES = 4 << 20
-"""A quarter of the largest body that a node accepts by default (``http.max_body``)."""
+BATCH_BYTES = 1 << 20
+"""A quarter of the largest body that a node accepts over gRPC by default (``ingest.max_body``)."""
 
 
 @dataclass(frozen=True, slots=True)

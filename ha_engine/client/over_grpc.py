@@ -4,9 +4,10 @@ other."""
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 
@@ -40,6 +41,10 @@ _OPTIONS = (
     # failed one.
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+
+_TOO_LARGE = re.compile(r"larger than max \(\d+ vs\. (\d+)\)")
+"""gRPC's reason for the end of a stream that got too large a message, with the largest size."""
 
 
 class OverGrpc:
@@ -100,16 +105,16 @@ class _Connection:
         # ``_write`` writes the requests of this call, so the call gets no iterator of requests.
         self._call: Call = self._stub.Publish(metadata=self._metadata)  # type: ignore[call-arg]
         self._ids = count(1)
-        self._waiting: dict[int, Answer] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._outgoing: asyncio.Queue[pb.PublishRequest] = asyncio.Queue()
         self._reading = asyncio.create_task(self._read(), name=f"answers of {target}")
         self._writing = asyncio.create_task(self._write(), name=f"requests to {target}")
 
     async def ask(self, request: pb.PublishRequest) -> pb.PublishAnswer:
-        """Send ``request`` and wait for its answer. Raises NoAnswer."""
+        """Send ``request`` and wait for its answer. Raises NoAnswer, PayloadTooLarge."""
         request.id = next(self._ids)
         answer: Answer = asyncio.get_running_loop().create_future()
-        self._waiting[request.id] = answer
+        self._waiting[request.id] = _Waiting(answer, request.ByteSize())
         self._outgoing.put_nowait(request)
         try:
             return await answer
@@ -139,10 +144,12 @@ class _Connection:
         try:
             async for answer in self._call:
                 waiting = self._waiting.get(answer.id)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(answer)
+                if waiting is not None and not waiting.answer.done():
+                    waiting.answer.set_result(answer)
         except grpc.aio.AioRpcError as error:
             failure = _failure(error)
+            if said := _TOO_LARGE.search(error.details() or ""):
+                self._refuse_above(int(said[1]))
         finally:
             self._fail(failure)
             await self._channel.close(None)
@@ -154,12 +161,30 @@ class _Connection:
             while True:
                 await self._call.write(await self._outgoing.get())
 
+    def _refuse_above(self, bytes_max: int) -> None:
+        """Fail the requests that are too large for the node's gRPC, because no retry can help."""
+        for answer, size in self._waiting.values():
+            if size > bytes_max and not answer.done():
+                answer.set_exception(
+                    PayloadTooLarge(
+                        f"a request of {size} bytes is larger than the node takes over gRPC; send "
+                        "several smaller ones, or raise ingest.max_body"
+                    )
+                )
+
     def _fail(self, failure: NoAnswer | NotAllowed) -> None:
         self.failure = failure
         self._writing.cancel()
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(failure)
+        for answer, _ in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(failure)
+
+
+class _Waiting(NamedTuple):
+    """The answer that a request waits for, and the request's size in bytes."""
+
+    answer: Answer
+    size: int
 
 
 def _scheme(url: str) -> str:

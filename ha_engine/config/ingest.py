@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from ha_engine.config.quantities import Address
+from ha_engine.config.quantities import Address, Size
 from ha_engine.config.sections import Section
 from ha_engine.config.server_tls import ServerTls, require_named, require_on_purpose
 
@@ -12,7 +12,7 @@ DEFAULT_LISTEN = "127.0.0.1:9894"
 
 
 class IngestConfig(Section):
-    """The gRPC interface for producers; http.max_body limits the size of its requests too."""
+    """The gRPC interface for producers."""
 
     listen: Address | None = Field(
         default=None,
@@ -31,8 +31,14 @@ class IngestConfig(Section):
         description="Set to true to let gRPC listen on an address that other hosts reach, without "
         "encryption or without tokens.",
     )
+    max_body: Size = Field(
+        default=4 << 20,
+        ge=1 << 10,
+        description="Maximum size of a request's events; a larger request is refused. gRPC buffers "
+        "an incomplete request of each stream, so max_streams such requests must fit into memory.",
+    )
     max_streams: int = Field(
-        default=1_000,
+        default=250,
         ge=1,
         description="Maximum number of producers' gRPC streams at one time; further ones are "
         "refused.",

@@ -85,13 +85,15 @@ class Config(Section):
         return self
 
     def _request_problem(self) -> str | None:
-        if self.http.max_body <= self.receive.max_pending:
-            return None
-        return (
-            f"http.max_body ({format_size(self.http.max_body)}) is more than receive.max_pending "
-            f"({format_size(self.receive.max_pending)}): the node could never accept the largest "
-            "request; raise receive.max_pending or lower http.max_body"
-        )
+        room = self.receive.max_pending
+        for section, body_max in (("http", self.http.max_body), ("ingest", self.ingest.max_body)):
+            if body_max > room:
+                return (
+                    f"{section}.max_body ({format_size(body_max)}) is more than "
+                    f"receive.max_pending ({format_size(room)}): the node could never accept the "
+                    f"largest request; raise receive.max_pending or lower {section}.max_body"
+                )
+        return None
 
     def _record_problem(self) -> str | None:
         if self.receive.max_record_rows <= self.query.max_events_per_batch:

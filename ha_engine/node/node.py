@@ -120,7 +120,7 @@ class Node:
         self.lease_store = lease_store_of(config)
         parts = self.core, self.journal, self.writer, self.outbox, self.data.base
         self.snapshots = snapshot_service_of(config, self.application, *parts)
-        self.intake = Intake(self.gate, config.http.max_body)
+        self.intake = Intake(self.gate)
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
         connections = connection_limits(config)
         self.closed = Counter[str]()
@@ -306,9 +306,19 @@ class Node:
             self._version,
             lambda: self.intake.count("", NotAllowed("the token")),
         )
-        parts = self.intake, self.lease_admin, self.snapshots, self.config.group
         access, names = access_of(self.config), host_names_of(self.config)
-        return web_application(view, core, handle, *parts, access, names)
+        return web_application(
+            view,
+            core,
+            handle,
+            self.intake,
+            self.config.http.max_body,
+            self.lease_admin,
+            self.snapshots,
+            self.config.group,
+            access,
+            names,
+        )
 
     # -- what stages ask ---------------------------------------------------------------------------
 

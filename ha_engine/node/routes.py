@@ -22,6 +22,7 @@ def web_application(
     core: Core,
     handle: Callable[[on.Input], None],
     intake: Intake,
+    body_max: int,
     lease: LeaseAdmin,
     snapshots: SnapshotState,
     group: str,
@@ -33,7 +34,7 @@ def web_application(
     ``handle`` gives an input to the core. ``host_names`` are the names of this node.
     """
     others = [
-        *routes(intake),
+        *routes(intake, body_max),
         *lease_routes(lease, group),
         *failover_routes(core, handle),
         *snapshot_routes(core, snapshots, handle),

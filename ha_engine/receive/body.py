@@ -6,7 +6,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, NamedTuple
 
 from ha_engine.errors import BodyTooSlow, InvalidEvents, PayloadTooLarge, UnsupportedFormat
 from ha_engine.receive.byte_budget import ByteBudget
@@ -23,12 +23,19 @@ class ClientGone(Exception):
     answer."""
 
 
+class BodyLimit(NamedTuple):
+    """The maximum size of a body, and the name of the setting that has it."""
+
+    bytes_max: int
+    setting: str
+
+
 class Body:
     """Reads the body of one request, and reserves its bytes of ``budget`` until the ``with`` block
     ends."""
 
-    def __init__(self, budget: ByteBudget, bytes_max: int) -> None:
-        self._budget, self._bytes_max, self._held = budget, bytes_max, 0
+    def __init__(self, budget: ByteBudget, limit: BodyLimit) -> None:
+        self._budget, self._limit, self._held = budget, limit, 0
 
     def __enter__(self) -> Body:
         return self
@@ -70,11 +77,12 @@ class Body:
 
         A few kilobytes may decompress for 40 ms, in which the event loop must not wait.
         """
+        enough = self._limit.bytes_max + 1
         if len(packed) <= SMALL_PACKED_BYTES:
-            body = _unzipped(packed, self._bytes_max + 1)
+            body = _unzipped(packed, enough)
         else:
             loop = asyncio.get_running_loop()
-            body = await loop.run_in_executor(threads, _unzipped, packed, self._bytes_max + 1)
+            body = await loop.run_in_executor(threads, _unzipped, packed, enough)
         self._require(len(body))
         self.reserve(len(body))
         return body
@@ -86,10 +94,10 @@ class Body:
         self._held += length
 
     def _require(self, length: int) -> None:
-        if length > self._bytes_max:
+        if length > self._limit.bytes_max:
             raise PayloadTooLarge(
-                f"the body is larger than {self._bytes_max} bytes; "
-                "send several smaller requests, or raise http.max_body"
+                f"the body is larger than {self._limit.bytes_max} bytes; "
+                f"send several smaller requests, or raise {self._limit.setting}"
             )
 
 

@@ -30,7 +30,7 @@ from ha_engine.errors import (
     UnsupportedFormat,
 )
 from ha_engine.receive import http_operations as operations
-from ha_engine.receive.body import ClientGone, Receive, is_gzip
+from ha_engine.receive.body import BodyLimit, ClientGone, Receive, is_gzip
 from ha_engine.receive.decode import format_of
 from ha_engine.receive.gate import Receipt
 from ha_engine.receive.intake import DecodedRequest, Intake, SubmissionIdentity, identity_of
@@ -48,13 +48,14 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def routes(
-    intake: Intake, body_within_seconds: float = BODY_WITHIN_SECONDS
+    intake: Intake, body_max: int, body_within_seconds: float = BODY_WITHIN_SECONDS
 ) -> list[OperationRoute]:
     """The routes ``POST /v1/streams/{stream}/events`` and ``GET /v1/streams/{stream}``."""
+    limit = BodyLimit(body_max, "http.max_body")
     return [
         OperationRoute(
             "/v1/streams/{stream}/events",
-            EventsEndpoint(intake, body_within_seconds),
+            EventsEndpoint(intake, limit, body_within_seconds),
             operations.PUBLISH,
             "POST",
         ),
@@ -68,8 +69,8 @@ class EventsEndpoint:
     """The ASGI application that takes events. The router must put ``path_params`` into the scope of
     each call."""
 
-    def __init__(self, intake: Intake, body_within_seconds: float) -> None:
-        self._intake, self._within = intake, body_within_seconds
+    def __init__(self, intake: Intake, limit: BodyLimit, body_within_seconds: float) -> None:
+        self._intake, self._limit, self._within = intake, limit, body_within_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream: str = scope["path_params"]["stream"]
@@ -92,7 +93,7 @@ class EventsEndpoint:
         packed = is_gzip(headers.get(b"content-encoding"))
         identity = _identity(headers)
         self._intake.require_open()
-        with self._intake.body() as body:
+        with self._intake.body(self._limit) as body:
             body.require_fits(headers.get(b"content-length"))
             raw = await body.read(receive, self._within)
             if packed:

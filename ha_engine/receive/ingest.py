@@ -33,6 +33,7 @@ from ha_engine.errors import (
     UnknownStream,
     UnsupportedFormat,
 )
+from ha_engine.receive.body import BodyLimit
 from ha_engine.receive.decode import Format
 from ha_engine.receive.gate import Receipt
 from ha_engine.receive.intake import DecodedRequest, Intake, SubmissionIdentity, identity_of
@@ -81,13 +82,13 @@ class IngestService(rpc.IngestServicer):
     def __init__(
         self,
         intake: Intake,
-        streams_max: int,
-        in_flight_max: int,
+        config: IngestConfig,
         address_of: AddressOf,
         closed: Counter[str],
     ) -> None:
         self._intake, self._address_of = intake, address_of
-        self._streams_max, self._in_flight_max = streams_max, in_flight_max
+        self._limit = BodyLimit(config.max_body, "ingest.max_body")
+        self._streams_max, self._in_flight_max = config.max_streams, config.max_in_flight
         self._streams, self._closed = 0, closed
 
     async def Publish(  # type: ignore[override]  # noqa: N802
@@ -130,7 +131,7 @@ class IngestService(rpc.IngestServicer):
         form, raw = _payload(request)
         identity = _identity(request)
         self._intake.require_open()
-        with self._intake.body() as body:
+        with self._intake.body(self._limit) as body:
             body.reserve(len(raw))
             return await self._intake.unpack(request.stream, raw, form, identity)
 
@@ -222,12 +223,11 @@ class IngestServer:
         self._guard = _Guard(access, lambda: intake.count("", NotAllowed("the token")))
         self._server = grpc.aio.server(
             interceptors=[self._guard],
-            options=_options(intake.body_max, connections_max),
+            options=_options(config.max_body, connections_max),
             # The service refuses further streams and counts them. This limit is for other calls.
             maximum_concurrent_rpcs=2 * config.max_streams,
         )
-        limits = config.max_streams, config.max_in_flight
-        service = IngestService(intake, *limits, address_of, closed)
+        service = IngestService(intake, config, address_of, closed)
         rpc.add_IngestServicer_to_server(service, self._server)
         self.address = ""
         """The address for producers; empty while the server does not listen."""
@@ -295,7 +295,7 @@ def _options(body_max: int, connections_max: int) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
         # gRPC ends the whole stream after a message above gRPC's limit. A body just above our own
         # limit must stay below that of gRPC, so that we refuse that body alone (TOO_LARGE).
-        ("grpc.max_receive_message_length", 2 * body_max + (64 << 10)),
+        ("grpc.max_receive_message_length", body_max + body_max // 4 + (64 << 10)),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.keepalive_permit_without_calls", 1),

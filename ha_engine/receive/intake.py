@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ha_engine.errors import InvalidEvents, Rejected
 from ha_engine.plugins import SourceBatch
-from ha_engine.receive.body import Body
+from ha_engine.receive.body import Body, BodyLimit
 from ha_engine.receive.decode import Format
 from ha_engine.receive.gate import Gate, Receipt
 from ha_engine.receive.joining import BatchingDecoder
@@ -50,10 +50,10 @@ class Column(NamedTuple):
 
 class Intake:
     """Decodes requests for the gate, with one intake per node, on the node's event loop. A request
-    has at most ``body_max`` bytes in its body, and at most ``rows_max`` events."""
+    has at most ``rows_max`` events."""
 
-    def __init__(self, gate: Gate, body_max: int) -> None:
-        self._gate, self.body_max, self.rows_max = gate, body_max, gate.rows_max
+    def __init__(self, gate: Gate) -> None:
+        self._gate, self.rows_max = gate, gate.rows_max
         self.threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._decoders = {
             stream: BatchingDecoder(gate.decoder(stream), self.threads) for stream in gate.streams
@@ -68,9 +68,9 @@ class Intake:
         Backpressure."""
         self._gate.require_open()
 
-    def body(self) -> Body:
+    def body(self, limit: BodyLimit) -> Body:
         """Make the object that reads the body of one request."""
-        return Body(self._gate.budget, self.body_max)
+        return Body(self._gate.budget, limit)
 
     async def unpack(
         self, stream: str, raw: bytes, form: Format, identity: SubmissionIdentity | None

@@ -34,6 +34,7 @@ from ha_engine.errors import (
     InvalidEvents,
     NotActive,
     NotAllowed,
+    PayloadTooLarge,
     SequenceConflict,
     SequenceForgotten,
     UnknownStream,
@@ -41,7 +42,7 @@ from ha_engine.errors import (
 from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
 from tests.client.serving import PLAIN
-from tests.receive.solo import MAX_BODY, SCHEMA, Solo, served
+from tests.receive.solo import SCHEMA, Solo, served
 from tests.waiting import wait_until
 
 GRPC = "grpc://"
@@ -81,7 +82,7 @@ class Node:
                 yield url
             return
         config = IngestConfig(listen="127.0.0.1:0", tls=self._tls)
-        intake = Intake(self.solo.gate, MAX_BODY)
+        intake = Intake(self.solo.gate)
         server = IngestServer(
             intake, config, self._access, self._address, config.max_streams, Counter()
         )
@@ -124,6 +125,13 @@ def node(tmp_path: Path, scheme: str) -> Iterator[Node]:
 @pytest.fixture
 def other(tmp_path: Path, scheme: str) -> Iterator[Node]:
     node = Node(tmp_path / "b", scheme=scheme)
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+def node_over_grpc(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path, scheme=GRPC)
     yield node
     node.stop()
 
@@ -384,6 +392,21 @@ def test_error_names_a_bad_row_by_its_number_among_all_rows_sent(node: Node) -> 
     assert refusal.value.row == 3
     producer.abandon()
     assert (producer.rows_acked, node.flights()) == (2, [0, 1])
+
+
+@pytest.mark.parametrize("size", [5 << 20, 12 << 20])
+def test_event_too_large_for_grpc_raises_at_once_and_no_other_is_lost(
+    node_over_grpc: Node, size: int
+) -> None:
+    # Above the larger size, gRPC ends the whole stream, and the producer sends the first event
+    # again.
+    producer = Producer([node_over_grpc.url], batch_rows=1, in_flight=2)
+    producer.send("flights", events(1))
+    producer.send("flights", [events(2)[0] | {"origin": "x" * size}])
+    with pytest.raises(PayloadTooLarge, match="max_body"):
+        producer.flush()
+    producer.abandon()
+    assert node_over_grpc.flights() == [1]
 
 
 def test_unknown_stream_raises_at_once(node: Node) -> None:

@@ -45,7 +45,7 @@ class Attack:
     clients: int
     counted: Collection[str] = ()
     http: dict[str, Any] = field(default_factory=dict)
-    max_streams: int = 150
+    ingest: dict[str, Any] = field(default_factory=lambda: {"max_streams": 150})
     receive: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ QUICK = (
     Attack("idle", 1_020, {"displaced"}, {**LASTING, "max_connections": 1_000}),
     Attack("pipelining", 10, {"pipelined"}),
     Attack("slow_readers", 50, {"unread"}),
-    Attack("half_open_streams", 10, {"streams"}, max_streams=15),
+    Attack("half_open_streams", 10, {"streams"}, ingest={"max_streams": 15}),
 )
 FULL = (
     Attack("idle", 10_200, {"displaced"}, LASTING),
@@ -68,8 +68,8 @@ FULL = (
     Attack("endless_bodies", 10, {"PayloadTooLarge"}, {"max_body": "1MiB"}),
     Attack("gzip_bombs", 10, {"PayloadTooLarge"}),
     Attack("idle_http2", 2_000),
-    # gRPC takes messages of up to twice the largest body, and holds one for each stream.
-    Attack("huge_messages", 100, http={"max_body": "2MiB"}, max_streams=15),
+    # gRPC takes messages of up to 1.25 times the largest body, and holds one for each stream.
+    Attack("huge_messages", 100, ingest={"max_body": "3MiB", "max_streams": 15}),
     Attack("half_open_streams", 100, {"streams"}),
     Attack("endless_streams", 10),
     Attack("many_producers", 4, {"TooManyProducers"}, receive={"max_producers": 1_000}),
@@ -87,7 +87,7 @@ class AttackedNode(NodeWithoutSpark):
             database_url,
             receive={**ROOM["receive"], **against.receive},
             http={"keep_alive": "2s", **against.http},
-            ingest={"listen": ingest, "max_streams": against.max_streams},
+            ingest={"listen": ingest, **against.ingest},
         )
         self.target = ingest if against.name in INGEST else self.url.removeprefix("http://")
 

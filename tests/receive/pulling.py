@@ -44,7 +44,7 @@ class Pulling:
         )
         for record in self.journal.read(self.journal.first, payloads=False):
             self.gate.replay(record)
-        self.intake = Intake(self.gate, 1 << 20)
+        self.intake = Intake(self.gate)
         self.receivers = Receivers(
             self.gate, [self._puller(name, make) for name, make in makes.items()]
         )

@@ -138,7 +138,7 @@ class Solo:
         body_within_seconds: float = 30.0,
         access: Access = OPEN,
     ) -> Starlette:
-        found = routes(Intake(self.gate, max_body), body_within_seconds)
+        found = routes(Intake(self.gate), max_body, body_within_seconds)
         return guarded(found, access, {HTTPException: http_error})
 
     async def close(self) -> None:

@@ -39,10 +39,11 @@ class Serving:
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.solo = Solo(directory, ReceiveConfig(dedup_window=2))
-        self.config = IngestConfig(**({"listen": "127.0.0.1:0"} | settings))
+        base = {"listen": "127.0.0.1:0", "max_body": f"{BODY_MAX}B"}
+        self.config = IngestConfig(**(base | settings))
         self.closed = Counter[str]()
         self.server = IngestServer(
-            Intake(self.solo.gate, BODY_MAX),
+            Intake(self.solo.gate),
             self.config,
             OPEN,
             lambda url: ADDRESSES.get(url, ""),
@@ -182,7 +183,7 @@ BAD = {
     ),
     "too many bytes": (
         good(ndjson=b" " * (BODY_MAX + 1)),
-        Refused(reason=Refused.TOO_LARGE, error="larger than 1048576 bytes"),
+        Refused(reason=Refused.TOO_LARGE, error="raise ingest.max_body"),
     ),
     "too many rows": (
         good(ndjson=b'{"a":1}\n' * 20_001),

@@ -94,6 +94,16 @@ def stamp_restored(checkpoint: Path, lineage: str, files: Files = OS_FILES) -> N
         _stamp(checkpoint, _Stamp(lineage, boot_id()), files)
 
 
+def disown(checkpoint: Path) -> None:
+    """Make the next ``open_checkpoint`` set the checkpoint aside, because a file of it is damaged.
+
+    Raises DiskFailed.
+    """
+    with disk(checkpoint.parent):
+        (checkpoint / STAMP_FILE).unlink(missing_ok=True)
+        OS_FILES.fsync_directory(checkpoint)
+
+
 def mark_clean(root: Path, *, boot: str | None = None) -> None:
     """Mark the checkpoints below ``root`` clean, so that they can be used after a reboot.
 

@@ -38,6 +38,10 @@ _OF_THE_HOST = re.compile(
     # The host lacks the memory or the free process to start a program.
     rf"|IOException: Cannot run program .* error=(?:{errno.ENOMEM}|{errno.EAGAIN})\b"
 )
+_DAMAGED_CHECKPOINT = re.compile(
+    # Hadoop and Spark keep checksums of Spark's files.
+    r"ChecksumException: |\[CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
+)
 _SOCKET_TIMEOUT = re.compile(r"(?:pyspark\.[\w.]+: )?\[CANNOT_OPEN_SOCKET\].*timed out", re.DOTALL)
 _WORKER_DEATH = re.compile(r"SparkException: Python worker exited unexpectedly(?!.*Fatal Python)")
 _JVM_FRAME = re.compile(r"\n\s*at [\w$.]+\(")
@@ -78,6 +82,11 @@ def is_of_the_host(error: BaseException) -> bool:
         or _OF_THE_HOST.match(text)
         for text in islice(_jvm_messages(error), CAUSES_MAX)
     )
+
+
+def is_damaged_checkpoint(error: BaseException) -> bool:
+    """Whether a file of the checkpoint has other bytes than Spark wrote."""
+    return any(_DAMAGED_CHECKPOINT.match(text) for text in islice(_jvm_messages(error), CAUSES_MAX))
 
 
 def is_worker_death(error: BaseException) -> bool:

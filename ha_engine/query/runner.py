@@ -17,10 +17,11 @@ import structlog
 from ha_engine.errors import DiskFailed, QueryProcessFailed
 from ha_engine.query.application import StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
-from ha_engine.query.checkpoints import open_checkpoint
+from ha_engine.query.checkpoints import disown, open_checkpoint
 from ha_engine.query.failure import (
     detail,
     disk_failure,
+    is_damaged_checkpoint,
     is_of_the_host,
     is_worker_death,
     one_line,
@@ -190,9 +191,17 @@ class QueryRunner:
             self._ended(error)
             return
         try:
-            self._blame(name, unfinished_mark(running.checkpoint), error)
+            self._blame(name, self._batch_to_blame(running, error), error)
         except Exception as unreported:
             self._ended(unreported)
+
+    def _batch_to_blame(self, running: RunningQuery, error: BaseException) -> int:
+        """Return the mark of the batch that failed, or 0 if no batch is to blame."""
+        if is_damaged_checkpoint(error):
+            log.error("checkpoint damaged, set aside", query=running.command.query)
+            disown(running.checkpoint)
+            return 0
+        return unfinished_mark(running.checkpoint)
 
     def _blame(self, query: str, number: int, error: BaseException) -> None:
         """Report a failure of the query. If the disk failed or the JVM died, end this process.
@@ -214,7 +223,9 @@ class QueryRunner:
         A worker's death without a reason counts as caused by the host only if the kernel killed a
         process for lack of memory.
         """
-        return is_of_the_host(error) or (is_worker_death(error) and self._kills.rose())
+        if is_of_the_host(error) or is_damaged_checkpoint(error):
+            return True
+        return is_worker_death(error) and self._kills.rose()
 
     # -- reports -----------------------------------------------------------------------------------
 

@@ -257,6 +257,34 @@ def test_a_query_that_spark_ends_by_itself_is_reported(
     assert "without a request" in node.failure("filter", within=30).reason
 
 
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+def test_query_replays_the_journal_after_its_checkpoint_was_damaged(
+    node: LocalNode, application: Applications, runner: Runners, log: str
+) -> None:
+    app = application(WINDOWS)
+    command, queries = run_command(app.queries["windows"]), runner(app)
+    queries.run(command)
+    for minute in range(3):
+        node.append(app.streams["events"], [event(minute)])
+        node.mark("windows")
+    node.admitted("windows", 3)
+    wait_until(lambda: (node.checkpoints / "windows/commits/2").exists())
+    queries.halt("windows")
+    newest = node.checkpoints / "windows" / log / "2"
+    newest.write_bytes(newest.read_bytes().replace(b"2", b"3").replace(b"0", b"1"))
+    queries.run(command)
+    failed = node.failure("windows")
+    assert (failed.number, failed.by_host) == (0, True)
+    assert "Checksum error" in failed.reason
+    node.seen.failed.clear()
+    queries.run(command)  # as a node does after a failure that the host caused
+    node.mark("windows")
+    node.admitted("windows", 4)
+    said = [(number, verdict) for _, number, verdict in node.seen.verdicts]
+    assert [number for number, verdict in said if verdict is Admission.DONE] == [1, 2, 3]
+    assert Admission.MISMATCH not in dict(said).values()
+
+
 def test_full_disk_ends_the_process_without_blaming_a_batch(
     node: LocalNode, application: Applications, runner: Runners, ended: list[BaseException]
 ) -> None:

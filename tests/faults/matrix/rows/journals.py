@@ -10,7 +10,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.reading import FILE_HEADER_BYTES
 from ha_engine.snapshot import base_file
 from tests.faults.matrix.hosts import TTL_SECONDS, holds
-from tests.faults.matrix.needs import SEGMENTS
+from tests.faults.matrix.needs import SEGMENTS, SPARK
 from tests.faults.matrix.rows.snapshots import send_segments, take_snapshot
 from tests.faults.matrix.scene import (
     HOST_SECONDS,
@@ -194,6 +194,15 @@ def passive_loses_its_checkpoints_after_a_trim(scene: Scene) -> None:
     take_snapshot(scene)
     scene.passive.kill_everything()
     shutil.rmtree(scene.passive.data_dir / "checkpoints")
+
+
+@row(SYNC_SECONDS, SPARK)
+def damaged_checkpoint_of_the_passive(scene: Scene) -> None:
+    """Spark cannot read its newest offsets or commits."""
+    scene.passive.kill_everything()
+    kind = scene.chance.choice(("offsets", "commits"))
+    logs = (scene.passive.data_dir / "checkpoints").rglob(f"{kind}/[0-9]*")
+    _overwrite(max(logs, key=lambda path: int(path.name)))
 
 
 def _overwrite(path: Path) -> None:

@@ -65,6 +65,11 @@ def kill_passive_query(scene: Scene) -> None:
     scene.passive.kill("query")
 
 
+@row(SYNC_SECONDS, SPARK)
+def kill_passive_jvm(scene: Scene) -> None:
+    scene.passive.kill("jvm")
+
+
 @row(SYNC_SECONDS)
 def kill_passive_supervisor(scene: Scene) -> None:
     scene.passive.kill_supervisor()

@@ -174,6 +174,11 @@ def database_error(engine: Engine, error: BaseException) -> Exception:
             return InvariantBroken(
                 f"the database {where} refused a write that would break an invariant: {message}"
             )
+        case "" if "certificate" in message:
+            return DatabaseUnreachable(
+                f"the database {where} cannot be trusted: {message}; check the dates and the names "
+                "of its certificate, and sslrootcert in its URL"
+            )
         case "":
             return DatabaseUnreachable(
                 f"the database {where} cannot be reached: {message}; "

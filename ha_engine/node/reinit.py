@@ -141,11 +141,11 @@ def empty(part: Part) -> None:
 
 
 def _identity(directory: Path) -> tuple[JournalIdentity | None, bool]:
-    """The identity of the journal, and whether it is known. The identity of a damaged journal is
-    unknown."""
+    """The identity of the journal, and whether it is known. The identity of a damaged or unreadable
+    journal is unknown."""
     try:
         identity = identities.load(directory)
-    except (JournalDamaged, UnknownJournalVersion):
+    except (JournalDamaged, UnknownJournalVersion, OSError):
         return None, False
     return identity, identity is not None or not any(directory.glob("*"))
 

@@ -176,10 +176,20 @@ def test_reinit_deletes_a_journal_that_the_lease_row_does_not_list(
     assert is_empty(home)
 
 
+def tear(identity: Path) -> None:
+    identity.write_text("torn")
+
+
+def make_unreadable(identity: Path) -> None:
+    identity.unlink()
+    identity.symlink_to(identity)
+
+
+@pytest.mark.parametrize("damage", [tear, make_unreadable])
 def test_reinit_presumes_a_damaged_journal_to_be_the_listed_one(
-    reinit: Run, store: PostgresLeaseStore, home: Path
+    reinit: Run, store: PostgresLeaseStore, home: Path, damage: Callable[[Path], None]
 ) -> None:
-    (home / "journal" / FILE_NAME).write_text("torn")
+    damage(home / "journal" / FILE_NAME)
     alone = listed(Member("node-b", "whichever"))
     store.create(alone)
     assert "the only one in sync" in refusal(reinit("node-b", "--yes"), OnlyCopy)

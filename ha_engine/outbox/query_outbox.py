@@ -22,7 +22,7 @@ DIGESTS_KEPT = 1024
 
 _BATCH, _DIGEST = re.compile(r"(\d+)\.arrow"), re.compile(r"(\d+)\.digest")
 _LEFT = re.compile(r"(\d+)\.left")
-_DIGEST_TEXT = re.compile(r"([0-9a-f]{32,}|uncompared)(?: ([0-9a-f]{8}))?")
+_DIGEST_TEXT = re.compile(r"([0-9a-f]{32}|uncompared) ([0-9a-f]{8})")
 DROPPED = ".dropped-"
 """Prefix of the directory of a query whose deletion has begun."""
 
@@ -205,16 +205,12 @@ def batch_paths(place: Path) -> list[tuple[int, Path]]:
 
 
 def read_digest(path: Path, files: Files = OS_FILES) -> str | None:
-    """The digest in a digest file, or None if the file is damaged, or was lost in a power loss.
-
-    A file of an earlier version has no CRC32C after the digest.
-    """
+    """The digest in a digest file, or None if the file is damaged, or was lost in a power loss."""
     text = read_file(path, files).decode("ascii", "replace").strip()
     if (match := _DIGEST_TEXT.fullmatch(text)) is None:
         return None
     digest, checksum = match.groups()
-    is_whole = checksum is None or int(checksum, 16) == crc32c(digest.encode())
-    return digest if is_whole else None
+    return digest if int(checksum, 16) == crc32c(digest.encode()) else None
 
 
 def trimmed_file(place: Path, through: int) -> Path:

@@ -142,6 +142,18 @@ def test_damaged_digest_file_is_computed_again(tmp_path: Path, left: bytes) -> N
     assert read_digest(sidecar) == digest_of_table(_rows(1))
 
 
+def test_no_flipped_bit_of_a_digest_file_makes_another_digest(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    _admit(outbox, tmp_path, 1, digest=digest_of_table(_rows(1)))
+    sidecar = tmp_path / QUERY / "1.digest"
+    written = sidecar.read_bytes()
+    for bit in range(8 * len(written)):
+        flipped = bytearray(written)
+        flipped[bit // 8] ^= 1 << bit % 8
+        sidecar.write_bytes(flipped)
+        assert read_digest(sidecar) is None, bytes(flipped)
+
+
 def test_digests_of_trimmed_batches_are_kept_for_a_bounded_time(tmp_path: Path) -> None:
     outbox = _open(tmp_path)
     for number in (1, 2):

@@ -1,4 +1,6 @@
-"""More requests at a time than a node acks: ``python -m tests.faults.matrix.flood URL NAME FIRST``.
+"""More requests at a time than a node acks.
+
+    python -m tests.faults.matrix.flood URL NAME FIRST EVENTS SECONDS
 
 The program sends one event in each request, on many connections that always wait for an answer. It
 prints a line for each event: its number, the time of its request, the time of its ack or null, and
@@ -15,13 +17,11 @@ import time
 from urllib.parse import urlsplit
 
 CONNECTIONS = 200
-EVENTS = 10_000
-SECONDS = 15.0
 
 
-async def _send(url: str, name: str, numbers: range) -> None:
+async def _send(url: str, name: str, numbers: range, seconds: float) -> None:
     place = urlsplit(url)
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + seconds
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     with contextlib.closing(writer):
         for event in numbers:
@@ -45,11 +45,13 @@ async def _send(url: str, name: str, numbers: range) -> None:
                 print(json.dumps(said))
 
 
-async def flood(url: str, name: str, first: int) -> None:
-    share = EVENTS // CONNECTIONS
-    shares = (range(begin, begin + share) for begin in range(first, first + EVENTS, share))
-    await asyncio.gather(*(_send(url, name, one) for one in shares), return_exceptions=True)
+async def flood(url: str, name: str, first: int, events: int, seconds: float) -> None:
+    share = events // CONNECTIONS
+    shares = (range(begin, begin + share) for begin in range(first, first + events, share))
+    sending = (_send(url, name, one, seconds) for one in shares)
+    await asyncio.gather(*sending, return_exceptions=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(flood(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    url, name, *numbers = sys.argv[1:]
+    asyncio.run(flood(url, name, *map(int, numbers)))

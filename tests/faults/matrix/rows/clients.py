@@ -14,7 +14,6 @@ import httpx
 
 from ha_engine.config.ingest import DEFAULT_LISTEN
 from tests.e2e.attacks import FULL, INGEST, QUICK, Attack, attack
-from tests.faults.matrix import flood
 from tests.faults.matrix.hosts import HostedNode, holds
 from tests.faults.matrix.load import STREAM
 from tests.faults.matrix.scene import (
@@ -62,16 +61,20 @@ def _keeping_the_lease(scene: Scene) -> Iterator[None]:
     assert scene.world.database.rows(query) == before, "the lease was lost to load"
 
 
-@row(CALM_SECONDS)
-def flood_of_requests(scene: Scene) -> None:
+def _flood(events_max: int, seconds: int, scene: Scene) -> None:
     """Always 200 requests wait, more than the node acks at a time."""
     name = f"flood-{scene.chance.randrange(1 << 30)}"
-    events = scene.log.sent_many(name, flood.EVENTS)
+    first = scene.log.sent_many(name, events_max)[0]
     command = [sys.executable, "-m", "tests.faults.matrix.flood", scene.active.url, name]
+    command += map(str, (first, events_max, seconds))
     with _keeping_the_lease(scene):
-        done = subprocess.run([*command, str(events[0])], stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     for line in done.stdout.splitlines():
         scene.log.told(**json.loads(line))
+
+
+row(CALM_SECONDS, name="flood_of_requests")(partial(_flood, 10_000, 15))
+row(CALM_SECONDS, name="flood_for_five_minutes")(partial(_flood, 1_000_000, 300))
 
 
 @row(CALM_SECONDS)

@@ -12,6 +12,7 @@ from functools import partial
 from tests.faults.matrix.database import PASSWORD, ROLE
 from tests.faults.matrix.hosts import TTL_SECONDS, holds
 from tests.faults.matrix.needs import LOGIN, STANDBY
+from tests.faults.matrix.rows.network import both_ways
 from tests.faults.matrix.rows.operators import switchover
 from tests.faults.matrix.scene import (
     CALM_SECONDS,
@@ -21,6 +22,7 @@ from tests.faults.matrix.scene import (
     Scene,
     row,
 )
+from tests.faults.matrix.tracer import injected
 
 
 @row(CALM_SECONDS)
@@ -129,6 +131,16 @@ for name, condition in {"frozen": _frozen, "locked": _locked, "slow": _slow}.ite
     row(2 * TTL_SECONDS + HOST_SECONDS, name=f"kill_active_while_the_database_is_{name}")(
         partial(_kill_active_under, condition)
     )
+
+
+@row(HOST_SECONDS)
+def messages_of_the_active_to_the_database_are_late(scene: Scene) -> None:
+    """A batch that the active sent in its epoch reaches the sink in that of the next active."""
+    late = round(3 * TTL_SECONDS * 1_000_000)
+    scene.drop(*both_ways("{active}", "{passive}"))
+    with injected(scene.active, f"sendto:delay_enter={late}"):
+        assert holds(scene.passive.is_active, TAKEOVER_SECONDS)
+        scene.last(3 * TTL_SECONDS)
 
 
 @row(CALM_SECONDS)

@@ -7,6 +7,7 @@ import math
 import selectors
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -150,26 +151,30 @@ def test_ended_driver_causes_no_tick() -> None:
 
 
 class HungDisk:
-    """The ports of a driver whose disk returns from ``keep`` only when it is told to."""
+    """The ports of a driver whose disk returns from ``keep`` only when ``returns`` is released."""
 
     def __init__(self) -> None:
         self.storage, self.lease_store = self, self
-        self.continues = threading.Event()
+        self.returns = threading.Semaphore(0)
         self.asked: list[str] = []
 
     def keep(self, high_water: HighWater) -> None:
-        self.continues.wait(20)
+        self.returns.acquire(timeout=20)
 
     def create(self, row: LeaseRow, *, reason: str | None = None) -> LeaseRow:
         self.asked.append("create")
         return row
+
+    def compare_and_set(self, expected: LeaseRow, wanted: LeaseRow, *, reason: str) -> LeaseRow:
+        self.asked.append("renew")
+        return wanted
 
     def identity(self) -> DatabaseIdentity:
         return DatabaseIdentity("1", "1")
 
 
 class Acquiring(WakingCore):
-    """A core that acquires the lease at its first tick."""
+    """A core that acquires the lease at each tick."""
 
     def step(self, now: float, event: on.Input) -> list[Any]:
         super().step(now, event)
@@ -189,8 +194,44 @@ async def test_disk_that_hangs_before_an_acquisition_ends_the_node() -> None:
     await async_wait_until(lambda: driver.disk_is_late)
     await asyncio.wait_for(stuck.wait(), 10)
     assert disk.asked == []
-    disk.continues.set()
+    disk.returns.release()
     await async_wait_until(lambda: disk.asked == ["create"] and not driver.disk_is_late)
+    driver.close()
+
+
+class Renewing(WakingCore):
+    """A core that begins a change of a file with its first tick, and renews the lease."""
+
+    def step(self, now: float, event: on.Input) -> list[Any]:
+        super().step(now, event)
+        if not isinstance(event, on.Tick):
+            return []
+        row = LeaseRow("g", Holder("a", "p"), 1, 1, ())
+        return [
+            do.KeepHighWater(HighWater(tried=(1, 1))),
+            do.WriteLease(row, replace(row, version=2), "renewal"),
+        ]
+
+
+async def test_renewal_does_not_wait_for_a_slow_disk() -> None:
+    disk = HungDisk()
+    driver = Driver(Renewing(0.0), asyncio.get_running_loop().time, 0.5)
+    driver.connect(disk)  # type: ignore[arg-type]
+    driver.start()
+    await async_wait_until(lambda: disk.asked == ["renew"])
+    disk.returns.release()
+    driver.close()
+
+
+async def test_each_change_of_a_file_has_its_own_time() -> None:
+    disk, clock = HungDisk(), asyncio.get_running_loop().time
+    driver = Driver(Acquiring(0.0, 0.0), clock, 0.5, None, stuck_after=6.0)
+    driver.connect(disk)  # type: ignore[arg-type]
+    driver.start()
+    await async_wait_until(lambda: driver.disk_is_late)
+    disk.returns.release()
+    await async_wait_until(lambda: not driver.disk_is_late)
+    disk.returns.release()
     driver.close()
 
 

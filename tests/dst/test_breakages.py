@@ -222,6 +222,34 @@ BREAKAGES: tuple[Breakage, ...] = (
         JOURNAL,
         100,
     ),
+    B("node.driver:Driver._call_lease", "_begins_an_epoch(action)", "False", "test_driver.py"),
+    B("node.driver:_begins_an_epoch", "wanted.epoch > expected.epoch", "True", "test_driver.py"),
+    B("node.driver:Driver._on_disk", "self._disk_watch.begin()", "", "test_driver.py"),
+    B("node.driver:Driver._left_disk", "self._disk_watch.begin()", "", "test_driver.py"),
+    B(
+        "receive.producers:ProducerTable.require_room",
+        "evicted <= 0",
+        "True",
+        "receive/test_receive_producers.py",
+    ),
+    B(
+        "receive.producers:ProducerTable.require_room",
+        "newest is None or abs(now_us - newest.newest_us) < KEPT_SECONDS * 1_000_000",
+        "True",
+        "receive/test_receive_producers.py",
+    ),
+    B(
+        "receive.producers:ProducerTable.require_room",
+        "abs(now_us - newest.newest_us)",
+        "now_us - newest.newest_us",
+        "receive/test_receive_producers.py",
+    ),
+    B(
+        "receive.gate:Gate._require_room",
+        "len(self._newcomers) + 1",
+        "1",
+        "receive/test_receive_gate.py",
+    ),
     B("outbox.query_outbox:QueryOutbox.open", "query_outbox._make_durable()", "", OUTBOX, 60),
     B(
         "outbox.query_outbox:QueryOutbox.open",
@@ -320,6 +348,14 @@ BREAKAGES: tuple[Breakage, ...] = (
     ),
     B("publish.delivery:Delivery._claim", "self._reached(through, published)", "", PUBLISH, 60),
     B("publish.delivery:Delivery._call", "await self._authorized()", "", PUBLISH, 60),
+    B("publish.delivery:Delivery._call", "deadline.cancel()", "", "publish/test_publisher.py"),
+    B("publish.publisher:Publisher.admitted", "delivery.wake()", "", "publish/test_publisher.py"),
+    B(
+        "publish.publisher:Publisher._ended",
+        "self._on_fenced(fenced.epoch)",
+        "",
+        "publish/test_publisher.py",
+    ),
     B(
         "publish.delivery:Delivery._with_retries",
         "(SinkUnavailable, SinkRefused)",
@@ -423,6 +459,18 @@ BREAKAGES: tuple[Breakage, ...] = (
         SNAPSHOT,
         40,
     ),
+    B(
+        "snapshot.restore:Restoring._bring_state",
+        "captured.number > admitted",
+        "False",
+        "snapshot/test_archive.py",
+    ),
+    B(
+        "snapshot.restore:_replace",
+        "files.fsync_directory(old.parent)",
+        "",
+        "dst/test_finish_restore.py",
+    ),
     B("snapshot.restore:Restoring._make_journal", "base.epochs", "()", SNAPSHOT, 40),
     B(
         "snapshot.restore:Restoring._make_journal",
@@ -496,6 +544,12 @@ BREAKAGES: tuple[Breakage, ...] = (
         "encoded[:DIGEST_BYTES] != _digest(content)",
         "False",
         "journal/test_base_file.py",
+    ),
+    B(
+        "query.checkpoints:is_whole",
+        "found.lineage != lineage",
+        "False",
+        "query/test_checkpoints.py",
     ),
     B("query.checkpoint_files:_chains", "changes.append(change)", "pass", SNAPSHOT, 40),
 )

@@ -36,10 +36,16 @@ def lose_everything(disk: SimulatedDisk) -> None:
     disk.go_back(disk.image())
 
 
+def lose_in_any_order(disk: SimulatedDisk) -> None:
+    disk.reorders = True
+    disk.lose_power()
+
+
 FALLS: dict[str, Callable[[SimulatedDisk], None]] = {
     "the process dies": lambda disk: None,
     "power is lost with all changes": lose_everything,
     "power is lost with some changes": SimulatedDisk.lose_power,
+    "power is lost with some changes in any order": lose_in_any_order,
 }
 
 

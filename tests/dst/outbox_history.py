@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,6 +26,7 @@ from tests.dst.history import DiskHistory, Refused
 LIVES = 10
 MISREAD = {"misread", "unreadable"}
 QUERIES = ("delays", "storms")
+_COUNTS = pa.map_(pa.string(), pa.int64())
 
 
 @dataclass
@@ -214,7 +218,8 @@ class OutboxHistory(DiskHistory):
         return answer
 
     def _rows(self, number: int) -> pa.Table:
-        return pa.table({"n": [self.random.randrange(100) for _ in range(number % 4 + 1)]})
+        numbers = [self.random.randrange(100) for _ in range(number % 4 + 1)]
+        return pa.table({"n": numbers}) if number % 6 else _of_many_types(numbers)
 
     def _flip(self, outbox: Outbox) -> None:
         """Flip one bit of a batch: the next start refuses it."""
@@ -236,3 +241,37 @@ class OutboxHistory(DiskHistory):
                 self._check(again, query)
         except OutboxDamaged as error:
             self.tell(f"refused: {error}")
+
+
+def _of_many_types(numbers: list[int]) -> pa.Table:
+    """Make a row of each number, with a column of each kind that the canonical form treats apart.
+
+    Python compares the rows of a table too, so no value is NaN.
+    """
+    moments = [datetime(2013, 1, 1, tzinfo=UTC) + timedelta(minutes=n) for n in numbers]
+    columns = {
+        "n": pa.array(numbers),
+        "ratio": pa.array([n / 7 if n % 3 else None for n in numbers], pa.float64()),
+        "even": pa.array([n % 2 == 0 for n in numbers]),
+        "name": pa.array([str(n) for n in numbers]).dictionary_encode(),
+        "raw": pa.array([bytes([n]) for n in numbers]),
+        "at": pa.array(moments),
+        "day": pa.array([moment.date() for moment in moments]),
+        "price": pa.array([Decimal(n) / 4 for n in numbers], pa.decimal128(10, 2)),
+        "place": pa.array([{"x": n, "y": None} for n in numbers]),
+        "counts": pa.array([[("b", n), ("a", None)] for n in numbers], _COUNTS),
+        "parts": pa.array([[_part(n, at)] for n, at in zip(numbers, moments, strict=True)]),
+    }
+    return pa.table(columns)
+
+
+def _part(n: int, at: datetime) -> dict[str, Any]:
+    return {
+        "ratio": n / 7,
+        "even": n % 2 == 0,
+        "raw": bytes([n]),
+        "at": at,
+        "since": timedelta(minutes=n),
+        "price": Decimal(n) / 4,
+        "names": [str(n), None],
+    }

@@ -63,7 +63,10 @@ class Outbox:
         outbox = cls(directory.resolve(), files)
         with disk(directory):
             make_directory(outbox._directory, files=files)
-            for dropped in sorted(outbox._directory.glob(f"{DROPPED}*")):
+            if interrupted := sorted(outbox._directory.glob(f"{DROPPED}*")):
+                # Else a loss of power could bring back the old name of what is deleted in part.
+                files.fsync_directory(outbox._directory)
+            for dropped in interrupted:
                 files.rmtree(dropped)
         for place in sorted(outbox._directory.iterdir()):
             if place.is_dir():

@@ -310,6 +310,12 @@ BREAKAGES: tuple[Breakage, ...] = (
     ),
     B("outbox.outbox:Outbox.open", "files.rmtree(dropped)", "pass", OUTBOX, 60),
     B(
+        "outbox.outbox:Outbox.open",
+        "files.fsync_directory(outbox._directory)",
+        "",
+        "dst/test_interrupted_drop.py",
+    ),
+    B(
         "outbox.outbox:Outbox._admit_again",
         "Admission.DONE if known == attempt.digest else Admission.MISMATCH",
         "Admission.DONE",

@@ -257,7 +257,9 @@ def test_a_query_that_spark_ends_by_itself_is_reported(
     assert "without a request" in node.failure("filter", within=30).reason
 
 
-@pytest.mark.parametrize("log", ["offsets", "commits"])
+@pytest.mark.parametrize(
+    "log", ["commits", pytest.param("offsets", marks=pytest.mark.nightly("as with commits"))]
+)
 def test_query_replays_the_journal_after_its_checkpoint_was_damaged(
     node: LocalNode, application: Applications, runner: Runners, log: str
 ) -> None:

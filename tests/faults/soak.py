@@ -221,18 +221,21 @@ def main() -> int:
     faults = in_random_order(int(given.hours * 3600 / given.every), given.seed, FAULTS)
     with EmbeddedPostgres(directory / "postgres") as server:
         samples = Samples(server.url)
-        report = run_failovers(
-            directory,
-            server.url,
-            faults,
-            load=LOAD,
-            every_seconds=given.every,
-            beside=samples.watching,
-            snapshot={"interval": "60s"},
-        )
+        try:
+            report = run_failovers(
+                directory,
+                server.url,
+                faults,
+                minutes=60 * given.hours,
+                load=LOAD,
+                every_seconds=given.every,
+                beside=samples.watching,
+                snapshot={"interval": "60s"},
+            )
+        finally:
+            write_csv(samples.series, out / "soak.csv")
+            draw(samples.series, out / "soak.svg")
     series = samples.series
-    write_csv(series, out / "soak.csv")
-    draw(series, out / "soak.svg")
     Console(width=140).print(_table(series))
     wrong = [*report.wrong, *growing(series)]
     print("\n".join(wrong) or "equal and flat: nothing lost, nothing twice, nothing grows")

@@ -48,6 +48,8 @@ class Node:
         self.outbox = Outbox.open(self.directory)
         self.loop = ProcessLoop(history.agenda, history.random, self._take_delay)
         self.epoch = self.admitted = 0
+        self.epochs = set[int]()
+        self.is_publishing = False
         # The last batch that the publisher reported under this epoch.
         self.reported = -1
         self.authority_ends = 0.0
@@ -72,20 +74,23 @@ class Node:
 
     def start(self, epoch: int) -> None:
         self.history.tell(f"{self.node} publishes under epoch {epoch}")
-        self.epoch, self.reported = epoch, -1
+        self.epoch, self.reported, self.is_publishing = epoch, -1, True
+        self.epochs.add(epoch)
         self.loop.run(lambda: self.publisher.start(epoch))
 
     def stop(self) -> None:
         """Stop publishing; afterwards no call may be at work, because the node demotes next."""
         self.history.tell(f"{self.node} stops")
         stopping = self.loop.run(lambda: self.loop.create_task(self.publisher.stop()))
-        stopping.add_done_callback(lambda _: self._stopped())
+        epoch = self.epoch
+        stopping.add_done_callback(lambda _: self._stopped(epoch))
         self.history.agenda.after(
             STOPPED_WITHIN, lambda: self.history.require(stopping.done(), "stops for ever")
         )
 
-    def _stopped(self) -> None:
+    def _stopped(self, epoch: int) -> None:
         history = self.history
+        self.is_publishing = self.is_publishing and self.epoch != epoch
         history.tell(f"{self.node} has stopped")
         history.require(history.agenda.now >= self.busy_until, "stopped during a call")
         history.counts["stops"] += 1
@@ -104,11 +109,13 @@ class Node:
         reached = self.history.ledger.batch
         self.history.require(batch <= reached, f"{batch} is reported, the ledger has {reached}")
         self.reported = batch
+        self.history.reported = max(batch, self.history.reported)
 
     def _fenced(self, epoch: int) -> None:
         self.history.tell(f"{self.node} is fenced by epoch {epoch}")
-        self.history.require(epoch > self.epoch, "fenced by its own epoch")
-        self.history.counts["fenced"] += 1
+        self.history.require(epoch not in self.epochs, "fenced by its own epoch")
+        # The core ignores the fence of an earlier term, which a call may report late.
+        self.history.counts["fenced" if epoch > self.epoch else "fenced in an earlier term"] += 1
 
     # -- its authority -----------------------------------------------------------------------------
 
@@ -199,6 +206,8 @@ class PublishHistory(History):
         self.ledger, self.pauses = Ledger(), Random(seed)
         self.epoch = 0
         self.sink_is_down = False
+        # The last batch that any node reported as published.
+        self.reported = 0
         self.failure_rate = self.random.choice([0.0, 0.1, 0.3])
         self.nodes = [Node(self, name) for name in "ab"]
 
@@ -225,7 +234,9 @@ class PublishHistory(History):
         elif fate < 0.75:
             self.sink_is_down = not self.sink_is_down
         elif fate < 0.8:
-            node.outbox.trim(QUERY, self.random.randint(0, min(self.ledger.batch, node.admitted)))
+            # A node learns from the active what is published, and stops publishing before that.
+            known = node.reported if node.is_publishing else self.reported
+            node.outbox.trim(QUERY, self.random.randint(0, max(0, min(known, node.admitted))))
         elif node.epoch == self.epoch:
             node.authority_ends = self.agenda.now + 2.0
 

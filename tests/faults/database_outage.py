@@ -55,7 +55,7 @@ def run_outage(directory: Path, seconds: float, node: type[NodeUnderTest]) -> Re
         url = server.url
         upgrade(open_engine(url))
         pair = Pair(directory, sample_application("flights.yaml"), url, node, **ROOM)
-        traffic = Traffic(pair.urls, "departures", departures(), FADE_SECONDS)
+        traffic = Traffic(pair.urls, "departures", departures(), max(FADE_SECONDS, 5 * seconds))
         with running_pair(pair):
             _wait_whole(pair)
             traffic.start()

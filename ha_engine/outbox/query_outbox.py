@@ -119,7 +119,7 @@ class QueryOutbox:
             # file.
             unfinished = path.with_suffix(".digest-unfinished")
             with self._files.open(unfinished, CREATE) as file:
-                write_all(file, f"{digest} {crc32c(digest.encode()):08x}".encode())
+                write_all(file, with_checksum(digest))
             self._files.rename(unfinished, path)
         self.digests[number] = digest
 
@@ -202,6 +202,11 @@ def _batch_at(path: Path, files: Files) -> OutboxBatch:
 def batch_paths(place: Path) -> list[tuple[int, Path]]:
     """The numbers and the files of the admitted batches of a query, in order."""
     return _numbered(place, _BATCH)
+
+
+def with_checksum(digest: str) -> bytes:
+    """The content of a digest file."""
+    return f"{digest} {crc32c(digest.encode()):08x}".encode()
 
 
 def read_digest(path: Path, files: Files = OS_FILES) -> str | None:

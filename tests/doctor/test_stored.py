@@ -14,6 +14,7 @@ from ha_engine.doctor.finding import State
 from ha_engine.errors import DiskFailed, ForeignJournal, JournalDamaged
 from ha_engine.outbox.batch_file import digest_of_table, write_batch_file
 from ha_engine.outbox.inspection import survey
+from ha_engine.outbox.query_outbox import with_checksum
 from tests.doctor.configs import config_in, quiet
 from tests.journal.samples import flip, opened, some_records, written_journal
 
@@ -38,7 +39,7 @@ def place(config: Config) -> Path:
     place.mkdir(parents=True)
     for number in (4, 5, 6):
         write_batch_file(place / f"{number}.arrow", ROWS, query="copies", number=number)
-        (place / f"{number}.digest").write_text(digest_of_table(ROWS))
+        (place / f"{number}.digest").write_bytes(with_checksum(digest_of_table(ROWS)))
     return place
 
 
@@ -121,7 +122,7 @@ def test_a_flipped_bit_of_a_batch_is_named(config: Config, place: Path) -> None:
 
 
 def test_a_batch_with_the_digest_of_other_rows_is_named(config: Config, place: Path) -> None:
-    (place / "5.digest").write_text("0" * 32)
+    (place / "5.digest").write_bytes(with_checksum("0" * 32))
     finding = stored.outbox(config, quiet)
     assert (finding.state, finding.text) == (
         State.FAILED,
@@ -129,9 +130,9 @@ def test_a_batch_with_the_digest_of_other_rows_is_named(config: Config, place: P
     )
 
 
-@pytest.mark.parametrize("text", ["", "uncompared"])
-def test_a_batch_without_a_digest_passes(config: Config, place: Path, text: str) -> None:
-    (place / "5.digest").write_text(text)
+@pytest.mark.parametrize("content", [b"", with_checksum("uncompared")])
+def test_a_batch_without_a_digest_passes(config: Config, place: Path, content: bytes) -> None:
+    (place / "5.digest").write_bytes(content)
     (place / "6.digest").unlink()
     assert stored.outbox(config, quiet).state is State.OK
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,8 @@ LIBRARIES = (
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider")
 BROKEN_IN_VAIN = 100
 """The exit code of a run that could not mutate its module."""
+LIMIT_SECONDS = 1200
+"""A run of a few minutes at most; a mutation that makes it endless is not detected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ def _serve() -> None:
 def _forked(mutation: Mutation, what: list[str], output: IO[bytes]) -> int:
     pid = os.fork()
     if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return _code_within_limit(pid)
     code = BROKEN_IN_VAIN
     try:
         with open(os.devnull) as nothing:
@@ -118,6 +122,17 @@ def _forked(mutation: Mutation, what: list[str], output: IO[bytes]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _code_within_limit(pid: int) -> int:
+    """The exit code of the process ``pid``, which is killed after ``LIMIT_SECONDS``."""
+    process = os.pidfd_open(pid)
+    try:
+        if not select.select([process], [], [], LIMIT_SECONDS)[0]:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        os.close(process)
 
 
 def _code_of(what: list[str]) -> int:

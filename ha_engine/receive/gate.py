@@ -91,7 +91,8 @@ class Gate:
     """Stores the events of producers and sources; one per node, on its event loop. A new gate is
     closed.
 
-    ``wall_clock_us`` returns microseconds since 1970; only the time stamps of records use it.
+    ``wall_clock_us`` returns microseconds since 1970. The gate writes this time into records, and
+    compares it with the times at which known producers sent.
     """
 
     def __init__(

@@ -245,6 +245,18 @@ BREAKAGES: tuple[Breakage, ...] = (
         "receive/test_receive_producers.py",
     ),
     B(
+        "receive.producers:ProducerTable.load_base",
+        "_Producer(newest_us=now_us)",
+        "_Producer()",
+        "receive/test_receive_producers.py",
+    ),
+    B(
+        "receive.gate:Gate.load_base",
+        "self._wall_clock_us()",
+        "0",
+        "receive/test_receive_gate.py",
+    ),
+    B(
         "receive.gate:Gate._require_room",
         "len(self._newcomers) + 1",
         "1",
@@ -492,6 +504,7 @@ BREAKAGES: tuple[Breakage, ...] = (
         SNAPSHOT,
         5,
     ),
+    B("snapshot.files:in_portions", "len(portion) == 1", "False", "snapshot/test_slow_line.py"),
     B("snapshot.files:_contents", "digest not in found", "False", SNAPSHOT, 40),
     B(
         "snapshot.capture:Capture._link_outbox",

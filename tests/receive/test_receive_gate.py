@@ -21,6 +21,7 @@ from ha_engine.errors import (
     UnknownStream,
 )
 from ha_engine.receive.gate import MemoryCounters, Receipt
+from ha_engine.receive.producers import ProducerTable
 from ha_engine.types import Events, Position, Record, Submission
 from tests.receive.solo import SCHEMA, Solo
 from tests.waiting import async_wait_until
@@ -305,4 +306,14 @@ async def test_thousands_of_producer_ids_make_no_other_producer_forgotten(tmp_pa
     assert sum(isinstance(one, TooManyProducers) for one in answers) == 1998
     assert await solo.gate.submit("flights", batch(1), submission(1)) == original
     assert await solo.gate.submit("flights", batch(3), submission(2)) != original
+    await solo.close()
+
+
+async def test_a_new_producer_does_not_displace_one_of_a_base(tmp_path: Path) -> None:
+    kept = ProducerTable(max_producers=1, dedup_window=1)
+    kept.apply(Position(1, 1), Events("flights", 1, 0, (Submission("p", 0, "d", 1),)))
+    solo = Solo(tmp_path, ReceiveConfig(max_producers=1))
+    solo.gate.load_base(kept.to_table(), {})
+    with pytest.raises(TooManyProducers):
+        await solo.gate.submit("flights", batch(1), Submission("q", 0, "d", 1))
     await solo.close()

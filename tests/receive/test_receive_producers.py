@@ -95,10 +95,13 @@ def test_a_new_producer_is_refused_if_one_that_sent_lately_would_be_evicted(
 
 
 def test_producers_of_a_base_count_as_recent() -> None:
+    loaded_us, kept_us = 1_000 * KEPT_SECONDS * 1_000_000, KEPT_SECONDS * 1_000_000
+    of_base = table_of(events(submission("p", 0)), events(submission("q", 0))).to_table()
     table = ProducerTable(PRODUCERS, KEPT)
-    table.load_base(table_of(events(submission("p", 0)), events(submission("q", 0))).to_table(), 7)
+    table.load_base(of_base, loaded_us)
     with pytest.raises(TooManyProducers):
-        table.require_room(1, 7)
+        table.require_room(1, loaded_us + kept_us - 1)
+    table.require_room(1, loaded_us + kept_us)
 
 
 def test_the_digest_covers_the_stream_and_the_body() -> None:

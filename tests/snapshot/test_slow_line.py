@@ -35,6 +35,7 @@ class SlowStore:
         return {digest: self.kept[digest] for digest in digests}
 
     def _pass(self, count: int) -> None:
+        assert count > 0, "a call without chunks"
         self.calls.append(count)
         if count > self.passes:
             raise DatabaseUnreachable("it did not answer in time")

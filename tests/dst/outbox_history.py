@@ -109,7 +109,7 @@ class OutboxHistory(DiskHistory):
             return
         model.dropping = False
         self.require(floor <= model.trimmed, f"{query}: batch {floor} is gone")
-        reached = last >= model.admitted or model.admitted == model.trimmed
+        reached = last >= model.admitted or model.admitted <= model.trimmed
         self.require(reached, f"{query}: batch {model.admitted} was admitted, {last} is the last")
         self.require(last <= model.begun, f"{query}: batch {last} appeared from nowhere")
         for number in range(floor + 1, last + 1):

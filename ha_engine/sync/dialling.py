@@ -39,11 +39,11 @@ async def exchange_hellos(
     wire: Wire,
     ours: Hello,
     welcome: Collection[str],
-    replaced: Callable[[str], Collection[str]] = lambda node: (),
+    connected: Callable[[str], str | None] = lambda node: None,
 ) -> Hello:
     """Exchange Hellos, then a Welcome or a Refusal each, and return the other node's Hello.
 
-    ``replaced`` returns the processes of a node before its newest one.
+    ``connected`` returns the process of a node that has a link already, or None.
 
     Raises Refused, WireBroken, MalformedFrame, and TimeoutError after GREETING_SECONDS.
     """
@@ -55,7 +55,7 @@ async def exchange_hellos(
             theirs,
             welcome=welcome,
             certified=wire.certified,
-            replaced=replaced(theirs.node),
+            connected=connected(theirs.node),
         )
         await wire.write(_verdict(reason))
         answer = await _expect(wire, "welcome", "refusal")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -43,7 +43,6 @@ log = structlog.get_logger(__name__)
 STRANGERS_MAX = 16
 """Callers that have not yet exchanged Hellos. A further caller takes the place of the one that
 called first, since a peer sends its Hello at once."""
-PROCESSES_KEPT = 16
 
 
 class Owner(Protocol):
@@ -94,8 +93,6 @@ class EventSync:
         self._links: dict[str, Link] = {}
         self._streams: dict[str, RecordStream] = {}
         self._traffic = {peer: Traffic() for peer in config.peers}
-        # The last processes of each peer, the newest last.
-        self._processes = {peer: deque[str](maxlen=PROCESSES_KEPT) for peer in config.peers}
         self._refusals = Refusals(asyncio.get_running_loop().time)
         self._unreachable: dict[str, str] = {}
         # For each peer with a link, the time of its last report, and the report.
@@ -232,7 +229,7 @@ class EventSync:
             theirs = await self._greet(wire, ours, welcome)
         else:
             theirs = await exchange_hellos(wire, ours, welcome)
-        link = Link(theirs.node, wire, self._traffic[theirs.node])
+        link = Link(theirs.node, theirs.process, wire, self._traffic[theirs.node])
         reason = "the connection is lost"
         try:
             self._opened(link, theirs)
@@ -251,7 +248,7 @@ class EventSync:
         async with asyncio.timeout(None) as place:
             self._strangers[place] = None
             try:
-                return await exchange_hellos(wire, ours, welcome, self._replaced)
+                return await exchange_hellos(wire, ours, welcome, self._connected)
             finally:
                 self._strangers.pop(place, None)
 
@@ -259,9 +256,6 @@ class EventSync:
         peer = link.peer
         if former := self._links.get(peer):
             self._lost(former, "a newer link to the peer replaced this one")
-        processes = self._processes[peer]
-        if theirs.process not in processes:
-            processes.append(theirs.process)
         if self._stopping:
             link.end("this node stops")
             return
@@ -274,8 +268,9 @@ class EventSync:
         self._owner.handle(on.PeerConnected(peer))
         link.send(report_frame(self._owner.report()))
 
-    def _replaced(self, peer: str) -> list[str]:
-        return list(self._processes.get(peer, ()))[:-1]
+    def _connected(self, peer: str) -> str | None:
+        link = self._links.get(peer)
+        return link.process if link else None
 
     def _lost(self, link: Link, reason: str) -> None:
         link.end(reason)

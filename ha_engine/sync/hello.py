@@ -94,17 +94,17 @@ def objection(
     *,
     welcome: Collection[str],
     certified: Collection[str] | None,
-    replaced: Collection[str] = (),
+    connected: str | None = None,
 ) -> str | None:
     """Say why the two nodes must not work together, and what to do, or return None when they may.
 
     ``welcome`` are the names of the nodes that may be at the other end. ``certified`` are the names
-    in the other node's certificate, or None for plain text. ``replaced`` are processes of the other
-    node before its newest one.
+    in the other node's certificate, or None for plain text. ``connected`` is the process of the
+    other node that has a link already, or None.
     """
     return (
         _of_identity(ours, theirs, welcome, certified)
-        or _of_process(theirs, replaced)
+        or _of_process(theirs, connected)
         or _of_group(ours, theirs)
         or _of_batches(ours, theirs)
     )
@@ -139,17 +139,17 @@ def _of_identity(
     return None
 
 
-def _of_process(theirs: Hello, replaced: Collection[str]) -> str | None:
-    """Object to a process that a newer process of its node has replaced, since both live.
+def _of_process(theirs: Hello, connected: str | None) -> str | None:
+    """Object to a second process of a node while the first one is connected.
 
-    Without the refusal, each of the two would end the link of the other for ever.
+    Without the refusal, each of the two would end the link of the other for ever. The link of a
+    dead process ends soon, even if its host closes nothing.
     """
-    if theirs.process not in replaced:
+    if connected in (None, theirs.process):
         return None
     return (
-        f"another process that calls itself {theirs.node} connected after this one at "
-        f"{theirs.address}, so two hosts use one node.id; give each node a node.id of its own, and "
-        "restart the one that shall stay"
+        f"another process that calls itself {theirs.node} is connected, and this one is at "
+        f"{theirs.address}; if two hosts use one node.id, give each node a node.id of its own"
     )
 
 

@@ -43,10 +43,12 @@ def size_of(frame: pb.SyncFrame) -> int:
 
 
 class Link:
-    """A link to a peer, for one event loop. The link is over when ``run`` returns the reason."""
+    """A link to the process ``process`` of a peer, for one event loop. The link is over when
+    ``run`` returns the reason."""
 
-    def __init__(self, peer: str, wire: Wire, traffic: Traffic) -> None:
-        self.peer, self._wire, self._traffic = peer, wire, traffic
+    def __init__(self, peer: str, process: str, wire: Wire, traffic: Traffic) -> None:
+        self.peer, self.process = peer, process
+        self._wire, self._traffic = wire, traffic
         self._queued: deque[tuple[pb.SyncFrame, int]] = deque()
         self._queued_bytes = 0
         self._offered: tuple[pb.SyncFrame, asyncio.Future[None]] | None = None

@@ -48,7 +48,7 @@ class Served:
 
     def __init__(self) -> None:
         self.wire, self.traffic = MemoryWire(), Traffic()
-        self.link = Link("node-b", self.wire, self.traffic)
+        self.link = Link("node-b", "process", self.wire, self.traffic)
         self.heard: list[pb.SyncFrame] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -155,7 +155,7 @@ async def test_broken_wire_or_frame_ends_the_link_with_its_reason(error: Excepti
 
 async def test_link_raises_an_error_of_its_own_node() -> None:
     wire = MemoryWire()
-    link = Link("node-b", wire, Traffic())
+    link = Link("node-b", "process", wire, Traffic())
 
     def broken(frame: pb.SyncFrame) -> None:
         raise ZeroDivisionError

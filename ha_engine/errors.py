@@ -311,6 +311,14 @@ class QueryProcessFailed(EngineError):
     """The query process cannot run Spark, since Spark did not start or its JVM ended."""
 
 
+class StateLost(QueryProcessFailed):
+    """Neither the checkpoint nor the journal has the state of a query (RULES.md#r21)."""
+
+
+class CheckpointTooOld(QueryProcessFailed):
+    """The checkpoint of a query ends before the oldest mark in the journal."""
+
+
 class HostKilled(QueryProcessFailed):
     """The operating system killed a process of Spark, often for lack of memory.
 

@@ -255,13 +255,15 @@ class QueryFailed:
     """A query ended with an error in batch ``number``, or before any batch if ``number`` is 0.
 
     ``by_host`` is True if the host caused the failure, for instance by slowness, and the batch did
-    not (RULES.md#i15).
+    not (RULES.md#i15). ``state_lost`` is True if only a snapshot has the query's state again
+    (RULES.md#r21).
     """
 
     query: str
     number: int
     reason: str
     by_host: bool = False
+    state_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

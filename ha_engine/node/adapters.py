@@ -70,6 +70,9 @@ class LocalAnswers:
     def was_made_by_other_code(self, query: str, number: int) -> bool:
         return self.core.deployment.was_made_by_other_code(query, number)
 
+    def lacks_mark_after(self, query: str, number: int) -> bool:
+        return self.core.deployment.lacks_mark_after(query, number)
+
     def locate(self, first: int, last: int) -> list[Extent]:
         return self.journal.locate(first, last)
 

@@ -29,6 +29,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.identity import JournalIdentity
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.database import database_engine
+from ha_engine.node.snapshot_actions import facts_of
 from ha_engine.outbox import Outbox
 from ha_engine.postgres.snapshot_store import CALL_SECONDS, SnapshotStore
 from ha_engine.publish import Publisher, Sink
@@ -44,11 +45,10 @@ from ha_engine.receive.gate import Backlog, Counters, Gate, GroupJournal
 from ha_engine.receive.producers import ProducerTable
 from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
-from ha_engine.snapshot.manifest import CapturedQuery
 from ha_engine.snapshot.restore import Places, Restoring
-from ha_engine.snapshot.service import Facts, SnapshotService
+from ha_engine.snapshot.service import SnapshotService
 from ha_engine.sync import Hello
-from ha_engine.types import Holder, SnapshotPlace
+from ha_engine.types import Holder
 from ha_engine.web.hosts import name_of
 
 
@@ -149,7 +149,7 @@ def snapshot_service_of(
         base_builder,
         writer,
         Holder(core.identity.node, core.identity.process),
-        lambda place: _facts(core, application, place),
+        lambda place: facts_of(core, application.digest, checkpoint_versions(), place),
         restoring_of(config, application, store),
         config.snapshot.revisions_to_keep,
     )
@@ -169,15 +169,6 @@ def restoring_of(config: Config, application: StreamApplication, store: Snapshot
 def places_of(config: Config) -> Places:
     """The directories that a restored snapshot replaces."""
     return Places(config.node.data_dir, config.checkpoint_dir)
-
-
-def _facts(core: Core, application: StreamApplication, place: SnapshotPlace) -> Facts:
-    lineages, mine = core.deployment.versions.lineages, core.query_control.digests.mine
-    queries = tuple(
-        CapturedQuery(query, number, lineages[query], mine(query, number) or "")
-        for query, number in place.batches
-    )
-    return Facts(core.group_id or "", application.digest, checkpoint_versions(), queries)
 
 
 def snapshot_store_of(config: Config) -> SnapshotStore:

@@ -56,6 +56,7 @@ class Answers(Protocol):
     def incarnation(self) -> str | None: ...
     def skipped(self, query: str, number: int) -> bool: ...
     def was_made_by_other_code(self, query: str, number: int) -> bool: ...
+    def lacks_mark_after(self, query: str, number: int) -> bool: ...
     def locate(self, first: int, last: int) -> list[Extent]: ...
 
 
@@ -130,6 +131,8 @@ class LocalService(rpc.LocalServicer):
         self, request: pb.AwaitMarkRequest, context: Context
     ) -> pb.AwaitMarkReply:
         await self._known(request.incarnation, context)
+        if self._answers.lacks_mark_after(request.query, request.after):
+            return pb.AwaitMarkReply(trimmed=True)
         waiting: asyncio.Future[Mark] = asyncio.get_running_loop().create_future()
         self._waiting[request.query] = waiting
         self._steps.handle(on.MarkWanted(request.query, request.after))
@@ -223,7 +226,8 @@ class LocalService(rpc.LocalServicer):
 
     def _on_failed(self, query: str, failed: pb.QueryFailed) -> None:
         log.warning("query failed", query=query, batch=failed.number, reason=failed.reason)
-        self._steps.handle(on.QueryFailed(query, failed.number, failed.reason, failed.by_host))
+        by_host, state_lost = failed.by_host, failed.state_lost
+        self._steps.handle(on.QueryFailed(query, failed.number, failed.reason, by_host, state_lost))
 
     async def _prepare(self, query: str, schema: bytes) -> str:
         """The reason why the query must not start, or an empty string. An unavailable sink does not

@@ -4,11 +4,12 @@ core."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
+from ha_engine.core import Core
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import (
@@ -19,11 +20,26 @@ from ha_engine.errors import (
     SnapshotDamaged,
 )
 from ha_engine.node.ports import Snapshots
+from ha_engine.snapshot.manifest import CapturedQuery
+from ha_engine.snapshot.service import Facts
 from ha_engine.types import History, SnapshotPlace
 
 log = structlog.get_logger(__name__)
 
 SnapshotAction = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJournal | do.Restore
+
+
+def facts_of(
+    core: Core, application: str, runtime: Mapping[str, str], place: SnapshotPlace
+) -> Facts:
+    """What the manifest of a snapshot at ``place`` says. ``application`` is the digest of this
+    node's application, and ``runtime`` has the versions that write checkpoints."""
+    lineages, mine = core.deployment.versions.lineages, core.query_control.digests.mine
+    queries = tuple(
+        CapturedQuery(query, number, lineages[query], mine(query, number) or "")
+        for query, number in place.batches
+    )
+    return Facts(core.group_id or "", application, runtime, queries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import shutil
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ha_engine.errors import QueryProcessFailed
+from ha_engine.errors import StateLost
 from ha_engine.system.disk import disk
-from ha_engine.system.files import OS_FILES, Files, replace_file
+from ha_engine.system.files import OS_FILES, Files, make_directory, replace_file
 from ha_engine.system.fsync import boot_id
 
 STAMP_FILE = "ha_engine.stamp"
@@ -28,21 +28,40 @@ _ASIDE = ".set-aside-"
 _WRITTEN_BY_SPARK = ("offsets", "commits", "state")
 _LOST = (
     "the query's checkpoint is lost, and the journal cannot rebuild the state, which is older than "
-    "the journal or than the query's definition; run 'ha-engine reinit' on this node to restore a "
-    "snapshot, or set on_change to reset and change the query (a comment is enough) to begin with "
-    "empty state"
+    "the journal or than the query's definition; a node that is not the active restores a snapshot "
+    "by itself, so run 'ha-engine switchover' if this node is the active; without another node in "
+    "sync, set on_change to reset and change the query (a comment is enough) to begin with empty "
+    "state"
 )
 
 
+def delete_in_thread(checkpoints: Sequence[Path]) -> None:
+    """Delete old checkpoints in a thread, so that the start of a query does not wait."""
+
+    def delete() -> None:
+        for checkpoint in checkpoints:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+
+    if checkpoints:
+        threading.Thread(target=delete, name="delete old checkpoints", daemon=True).start()
+
+
 def open_checkpoint(
-    root: Path, query: str, lineage: str, *, must_resume: bool = False, boot: str | None = None
+    root: Path,
+    query: str,
+    lineage: str,
+    *,
+    must_resume: bool = False,
+    boot: str | None = None,
+    files: Files = OS_FILES,
+    delete: Callable[[Sequence[Path]], None] = delete_in_thread,
 ) -> Path:
     """Return the stamped checkpoint directory of a query.
 
-    A checkpoint that does not fit is set aside, and deleted later.
+    A checkpoint that does not fit is set aside, and given to ``delete``. So are the checkpoints
+    that earlier starts of the query have set aside, because a crash may have left some of them.
 
-    Raises QueryProcessFailed if ``must_resume`` is set and no checkpoint has the state. Raises
-    DiskFailed.
+    Raises StateLost if ``must_resume`` is set and no checkpoint has the state. Raises DiskFailed.
     """
     directory, wanted = root / query, _Stamp(lineage, boot or boot_id())
     with disk(root):
@@ -50,12 +69,12 @@ def open_checkpoint(
         if must_resume and not usable:
             usable = _may_be_complete(directory, wanted)
             if not usable:
-                raise QueryProcessFailed(_LOST)
+                raise StateLost(_LOST)
         if not usable:
-            _set_aside(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        _stamp(directory, wanted)
-        _delete_set_aside(root, query)
+            _set_aside(directory, files)
+        make_directory(directory, files=files, durable=False)
+        _stamp(directory, wanted, files)
+        delete(sorted(root.glob(f"{query}{_ASIDE}*")))
     return directory
 
 
@@ -94,14 +113,14 @@ def stamp_restored(checkpoint: Path, lineage: str, files: Files = OS_FILES) -> N
         _stamp(checkpoint, _Stamp(lineage, boot_id()), files)
 
 
-def disown(checkpoint: Path) -> None:
+def disown(checkpoint: Path, files: Files = OS_FILES) -> None:
     """Make the next ``open_checkpoint`` set the checkpoint aside, because a file of it is damaged.
 
     Raises DiskFailed.
     """
     with disk(checkpoint.parent):
-        (checkpoint / STAMP_FILE).unlink(missing_ok=True)
-        OS_FILES.fsync_directory(checkpoint)
+        files.unlink(checkpoint / STAMP_FILE, missing_ok=True)
+        files.fsync_directory(checkpoint)
 
 
 def mark_clean(root: Path, *, boot: str | None = None) -> None:
@@ -172,22 +191,7 @@ def _stamp(directory: Path, wanted: _Stamp, files: Files = OS_FILES) -> None:
         files.fsync_directory(directory)
 
 
-def _set_aside(directory: Path) -> None:
+def _set_aside(directory: Path, files: Files) -> None:
     if directory.exists():
-        directory.rename(directory.with_name(f"{directory.name}{_ASIDE}{uuid.uuid4().hex[:8]}"))
-
-
-def _delete_set_aside(root: Path, query: str) -> None:
-    """Delete the query's old checkpoints in a thread, so that the start of the query does not wait.
-
-    The next start of the query deletes what a crash left.
-    """
-    aside = list(root.glob(f"{query}{_ASIDE}*"))
-    if aside:
-        name = f"delete old checkpoints of {query}"
-        threading.Thread(target=_delete, args=aside, name=name, daemon=True).start()
-
-
-def _delete(*directories: Path) -> None:
-    for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)
+        aside = f"{directory.name}{_ASIDE}{uuid.uuid4().hex[:8]}"
+        files.rename(directory, directory.with_name(aside))

@@ -42,6 +42,7 @@ _DAMAGED_CHECKPOINT = re.compile(
     # Hadoop and Spark keep checksums of Spark's files.
     r"ChecksumException: |\[CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
 )
+_TOO_OLD_CHECKPOINT = re.compile(r"ha_engine\.errors\.CheckpointTooOld: ")
 _SOCKET_TIMEOUT = re.compile(r"(?:pyspark\.[\w.]+: )?\[CANNOT_OPEN_SOCKET\].*timed out", re.DOTALL)
 _WORKER_DEATH = re.compile(r"SparkException: Python worker exited unexpectedly(?!.*Fatal Python)")
 _JVM_FRAME = re.compile(r"\n\s*at [\w$.]+\(")
@@ -84,9 +85,14 @@ def is_of_the_host(error: BaseException) -> bool:
     )
 
 
-def is_damaged_checkpoint(error: BaseException) -> bool:
-    """Whether a file of the checkpoint has other bytes than Spark wrote."""
-    return any(_DAMAGED_CHECKPOINT.match(text) for text in islice(_jvm_messages(error), CAUSES_MAX))
+def is_useless_checkpoint(error: BaseException) -> bool:
+    """Whether no batch can continue the checkpoint, because a file has other bytes than Spark
+    wrote, or because the checkpoint is too old."""
+    return any(
+        _DAMAGED_CHECKPOINT.match(text)
+        or (_TRACEBACK in text and _TOO_OLD_CHECKPOINT.match(_python_error(text)))
+        for text in islice(_jvm_messages(error), CAUSES_MAX)
+    )
 
 
 def is_worker_death(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ha_engine.errors import CheckpointTooOld
 from ha_engine.query.link import Address, NodeLink
 from ha_engine.query.source_reader import SourceOptions
 from ha_engine.types import Extent, Mark
@@ -18,13 +19,18 @@ class Marks:
     def after(self, number: int) -> Mark:
         """The mark that follows mark ``number``.
 
-        The call blocks until that mark is committed.
+        The call blocks until that mark is committed. Raises CheckpointTooOld if the journal has
+        trimmed that mark.
         """
         request = pb.AwaitMarkRequest(
             incarnation=self._incarnation, query=self._query, after=number
         )
         while (reply := self._link.call(self._link.stub.AwaitMark, request)).pending:
             pass
+        if reply.trimmed:
+            raise CheckpointTooOld(
+                f"the checkpoint ends at batch {number}, and the journal begins after later marks"
+            )
         return Mark(self._query, reply.number, reply.sequence)
 
     def located(self, number: int, first: int, last: int) -> tuple[Extent, ...]:

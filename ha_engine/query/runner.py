@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from ha_engine.errors import DiskFailed, QueryProcessFailed
+from ha_engine.errors import DiskFailed, QueryProcessFailed, StateLost
 from ha_engine.query.application import StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
 from ha_engine.query.checkpoints import disown, open_checkpoint
 from ha_engine.query.failure import (
     detail,
     disk_failure,
-    is_damaged_checkpoint,
     is_of_the_host,
+    is_useless_checkpoint,
     is_worker_death,
     one_line,
 )
@@ -197,8 +197,9 @@ class QueryRunner:
 
     def _batch_to_blame(self, running: RunningQuery, error: BaseException) -> int:
         """Return the mark of the batch that failed, or 0 if no batch is to blame."""
-        if is_damaged_checkpoint(error):
-            log.error("checkpoint damaged, set aside", query=running.command.query)
+        if is_useless_checkpoint(error):
+            query, reason = running.command.query, one_line(error)
+            log.error("checkpoint set aside", query=query, reason=reason)
             disown(running.checkpoint)
             return 0
         return unfinished_mark(running.checkpoint)
@@ -223,7 +224,7 @@ class QueryRunner:
         A worker's death without a reason counts as caused by the host only if the kernel killed a
         process for lack of memory.
         """
-        if is_of_the_host(error) or is_damaged_checkpoint(error):
+        if is_of_the_host(error) or is_useless_checkpoint(error):
             return True
         return is_worker_death(error) and self._kills.rose()
 
@@ -248,6 +249,7 @@ class QueryRunner:
             reason=reason,
             detail=detail(error),
             by_host=self._is_of_the_host(error),
+            state_lost=isinstance(error, StateLost),
         )
         self._report(query, failed=failed)
 

@@ -5,7 +5,8 @@ Each linked file has the relative path that a restored file has in a node's data
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +32,14 @@ class Capture:
     """Links and deletes the files of a snapshot.
 
     ``checkpoints`` is the root of Spark's checkpoints, and ``home`` is the node's data directory.
+    ``sleep`` waits between two attempts to link a checkpoint that Spark changes meanwhile.
     """
 
     checkpoints: Path
     home: Path
     outbox: Outbox
     disk: Files = OS_FILES
+    sleep: Callable[[float], None] = time.sleep
 
     def files(self, place: SnapshotPlace, names: Names) -> dict[str, Path]:
         """Link the snapshot's files and return the links by name. ``clear`` deletes the links.
@@ -81,6 +84,7 @@ class Capture:
             copy_as_of(checkpoint, batch, target, _Stored(checkpoint, names), self.disk)
 
         Retrying(
+            sleep=self.sleep,
             retry=retry_if_exception_type(CheckpointIncomplete),
             stop=stop_after_attempt(_ATTEMPTS),
             wait=wait_fixed(_PAUSE_SECONDS),

@@ -80,6 +80,7 @@ class Restoring:
 
     ``application`` is the digest of this node's application. The function ``objection`` returns the
     reason why this node cannot continue a revision's state under any application, or None.
+    ``clock`` measures the duration of a restore, in seconds.
     """
 
     store: RevisionSource
@@ -90,6 +91,7 @@ class Restoring:
     transfer: Transfer = field(default_factory=Transfer)
     counts: SnapshotCounters = field(default_factory=SnapshotCounters)
     files: Files = OS_FILES
+    clock: Callable[[], float] = time.monotonic
 
     def restore(
         self, history: History | None, keep: Callable[[Path], None] = lambda _: None
@@ -102,12 +104,12 @@ class Restoring:
         SnapshotDamaged when no revision can be restored for other reasons. Raises
         DatabaseUnreachable, DiskFailed.
         """
-        began, skipped = time.monotonic(), list[int]()
+        began, skipped = self.clock(), list[int]()
 
         def bring(revision: Revision, manifest: Manifest, progress: Progress) -> None:
             self._require_same_application(manifest)
             self._bring(manifest, progress)
-            seconds = round(time.monotonic() - began, 3)
+            seconds = round(self.clock() - began, 3)
             place, size = str(revision.position), manifest.size
             restored_snapshot = Restored(revision.id, place, size, seconds, tuple(skipped))
             restored.store(self.places.coming / JOURNAL, restored_snapshot, self.files)

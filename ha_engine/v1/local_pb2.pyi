@@ -149,19 +149,23 @@ class AwaitMarkReply(_message.Message):
     PENDING_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
+    TRIMMED_FIELD_NUMBER: _builtins.int
     pending: _builtins.bool
     number: _builtins.int
     sequence: _builtins.int
+    trimmed: _builtins.bool
+    """The journal no longer has the mark that follows `after`, so no batch can continue this state."""
     def __init__(
         self,
         *,
         pending: _builtins.bool = ...,
         number: _builtins.int = ...,
         sequence: _builtins.int = ...,
+        trimmed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "pending", b"pending", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "pending", b"pending", "sequence", b"sequence", "trimmed", b"trimmed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -487,6 +491,7 @@ class QueryFailed(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     BY_HOST_FIELD_NUMBER: _builtins.int
+    STATE_LOST_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The batch that was running, 0 when none was."""
     reason: _builtins.str
@@ -494,6 +499,8 @@ class QueryFailed(_message.Message):
     detail: _builtins.str
     by_host: _builtins.bool
     """The host caused the failure, not the batch: another attempt may succeed however often it failed."""
+    state_lost: _builtins.bool
+    """Neither the checkpoint nor the journal has the query's state; only a snapshot has it."""
     def __init__(
         self,
         *,
@@ -501,10 +508,11 @@ class QueryFailed(_message.Message):
         reason: _builtins.str = ...,
         detail: _builtins.str = ...,
         by_host: _builtins.bool = ...,
+        state_lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_host", b"by_host", "detail", b"detail", "number", b"number", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_host", b"by_host", "detail", b"detail", "number", b"number", "reason", b"reason", "state_lost", b"state_lost"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

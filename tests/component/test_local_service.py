@@ -34,6 +34,7 @@ class Recorder:
 
     believed: str | None = None
     kept_through: int = 0
+    trimmed_through: int = 0
     orphans: int = 0
     told: list[on.Input] = field(default_factory=list)
 
@@ -51,6 +52,9 @@ class Recorder:
 
     def was_made_by_other_code(self, query: str, number: int) -> bool:
         return number <= self.kept_through
+
+    def lacks_mark_after(self, query: str, number: int) -> bool:
+        return number < self.trimmed_through
 
     def locate(self, first: int, last: int) -> list[Extent]:
         return []
@@ -203,6 +207,21 @@ async def test_query_that_waits_for_a_mark_is_reported_as_waiting(local: Local) 
     local.service.answer_mark(Mark("q", 1, 7))
     assert (await waiting).sequence == 7
     assert local.service.polls_pending == 0
+
+
+async def test_query_whose_next_mark_is_trimmed_does_not_wait_for_it(local: Local) -> None:
+    local.recorder.trimmed_through = 5
+    request = pb.AwaitMarkRequest(incarnation="i", query="q", after=4)
+    assert (await local.stub.AwaitMark(request)).trimmed
+    assert local.service.polls_pending == 0
+    assert local.recorder.told == []
+
+
+async def test_lost_state_is_reported_as_such(local: Local) -> None:
+    failed = pb.QueryFailed(reason="its checkpoint is lost", state_lost=True)
+    await local.stub.ReportQuery(pb.ReportQueryRequest(incarnation="i", query="q", failed=failed))
+    told = on.QueryFailed("q", 0, "its checkpoint is lost", by_host=False, state_lost=True)
+    assert local.recorder.told == [told]
 
 
 async def test_run_command_reaches_an_attending_query_process(local: Local) -> None:

@@ -1,18 +1,20 @@
 """A store of snapshots in memory: the second implementation of ``snapshot.service.RevisionStore``.
 
 It keeps the rules of the database: a draft is visible only after it is complete, a new draft
-removes the others, and a chunk that a revision needs is not deleted. A call may fail before or
-after its effect, or a long one for its length. The content of the database may be damaged.
+removes the others, and a chunk that a revision needs is not deleted. The content of the database
+may be damaged. Whoever makes the store decides which of its calls fail.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import count
 from random import Random
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ha_engine.errors import DatabaseUnreachable, DraftLost
 from ha_engine.types import Chunk, Collected, Holder, Position, Revision
@@ -37,30 +39,76 @@ class Row:
     damaged: bool = False
 
 
-class Revisions:
-    """``before_call`` is called before and after the effect of each call, and may raise."""
+class Call(Protocol):
+    """Makes a call of the database. ``length`` says how much longer it takes than a short one."""
 
-    def __init__(self, random: Random, counts: Counter[str], group_id: str) -> None:
-        self._random, self._counts, self._group_id = random, counts, group_id
-        self.rows: dict[int, Row] = {}
-        self._chunks: dict[bytes, Chunk] = {}
-        self._newest = 0
-        # The chunks that were deleted, and those that were damaged.
-        self._taken, self._bad = set[bytes](), set[Chunk]()
+    def __call__(self, work: Callable[[], T], length: int) -> T: ...
+
+
+def at_once(work: Callable[[], T], length: int) -> T:
+    return work()
+
+
+class FailingCalls:
+    """Calls that fail before or after their effect, or a long one for its length.
+
+    ``before_call`` is called before and after the effect of each call, and may raise.
+    """
+
+    def __init__(self, random: Random, counts: Counter[str]) -> None:
+        self._random, self._counts = random, counts
         self.failure_rate = 0.0
         self.is_down = False
         self.before_call: Callable[[], None] = lambda: None
+
+    def __call__(self, work: Callable[[], T], length: int) -> T:
+        self.before_call()
+        failing = self._random.random() < self.failure_rate * min(length, 4)
+        if self.is_down or (failing and self._random.random() < 0.5):
+            self._counts["calls that failed"] += 1
+            raise DatabaseUnreachable("the database does not answer")
+        outcome = work()
+        self.before_call()
+        if failing:
+            self._counts["commits in doubt"] += 1
+            raise DatabaseUnreachable("the connection broke")
+        return outcome
+
+
+class Revisions:
+    """``known_group`` returns the id of the group in the lease row, and ``holds`` whether a process
+    holds the lease under an epoch."""
+
+    def __init__(
+        self,
+        random: Random,
+        known_group: Callable[[], str | None],
+        holds: Callable[[Holder, int], bool],
+        call: Call = at_once,
+    ) -> None:
+        self._random, self._known_group, self._holds, self._call = random, known_group, holds, call
+        self.rows: dict[int, Row] = {}
+        self._chunks: dict[bytes, Chunk] = {}
+        self._numbers = count(1)
+        # The chunks that were deleted, and those that were damaged.
+        self._taken, self._bad = set[bytes](), set[Chunk]()
+
+    def called_by(self, call: Call) -> Revisions:
+        """The same store, for a caller whose calls ``call`` makes."""
+        view = copy(self)
+        view._call = call
+        return view
 
     # -- RevisionStore -----------------------------------------------------------------------------
 
     def begin(self, taken_by: str) -> int:
         def work() -> int:
-            self.rows = {number: row for number, row in self.rows.items() if row.visible}
-            self._newest += 1
-            self.rows[self._newest] = Row(taken_by)
-            return self._newest
+            self.remove_drafts()
+            draft = next(self._numbers)
+            self.rows[draft] = Row(taken_by)
+            return draft
 
-        return self._call(work)
+        return self._call(work, 1)
 
     def refer(self, draft: int, digests: Iterable[bytes]) -> set[bytes]:
         wanted = set(digests)
@@ -70,7 +118,7 @@ class Revisions:
             self._draft(draft).digests |= sound
             return wanted - self._draft(draft).digests
 
-        return self._call(work)
+        return self._call(work, 1)
 
     def collect(self) -> int:
         def work() -> int:
@@ -80,7 +128,7 @@ class Revisions:
                 del self._chunks[digest]
             return len(unused)
 
-        return self._call(work)
+        return self._call(work, 1)
 
     def add(self, draft: int, chunks: Sequence[Chunk]) -> None:
         def work() -> None:
@@ -90,7 +138,7 @@ class Revisions:
                     self._chunks[chunk.digest] = chunk
                 row.digests.add(chunk.digest)
 
-        self._call(work, length=len(chunks))
+        self._call(work, len(chunks))
 
     def complete(
         self,
@@ -112,17 +160,19 @@ class Revisions:
             row.manifest = manifest, manifest_digest
             row.bytes_total, row.bytes_new = bytes_total, bytes_new
 
-        self._call(work)
+        self._call(work, 1)
 
     def show(self, draft: int, holder: Holder, epoch: int) -> bool:
         def work() -> bool:
+            if not self._holds(holder, epoch):
+                return False
             if draft not in self.rows:
                 raise DraftLost("the draft is gone")
             assert self.rows[draft].manifest is not None, "an incomplete draft is shown"
             self.rows[draft].visible = True
             return True
 
-        return self._call(work)
+        return self._call(work, 1)
 
     def forget(self, keep: int) -> Collected:
         def work() -> int:
@@ -131,36 +181,48 @@ class Revisions:
                 del self.rows[number]
             return len(old)
 
-        return Collected(self._call(work), self.collect())
+        return Collected(self._call(work, 1), self.collect())
 
     def revisions(self) -> list[Revision]:
-        return self._call(lambda: [self._revision(number) for number in self.visible])
+        return self._call(lambda: [self._revision(number) for number in self.visible], 1)
 
     def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None:
         found = self.rows.get(revision_id)
-        return self._call(lambda: found.manifest if found else None)
+        return self._call(lambda: found.manifest if found else None, 1)
 
     def group_id(self) -> str | None:
-        return self._call(lambda: self._group_id)
+        return self._call(self._known_group, 1)
 
     def chunks(self, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
         found = {digest: self._chunks[digest] for digest in digests if digest in self._chunks}
-        return self._call(lambda: found, length=len(digests))
+        return self._call(lambda: found, len(digests))
 
     def pin(self, revision_id: int, seconds: float) -> bool:
-        return self._call(lambda: revision_id in self.rows)
+        return self._call(lambda: revision_id in self.rows, 1)
 
     def distrust(self, damaged: Chunk) -> None:
         def work() -> None:
             if self._chunks.get(damaged.digest) == damaged:
                 self._chunks[damaged.digest] = replace(damaged, stored=DISTRUSTED)
 
-        self._call(work)
+        self._call(work, 1)
 
     def close(self) -> None:
         pass
 
     # -- faults and judges -------------------------------------------------------------------------
+
+    def remove_drafts(self) -> None:
+        for draft in [number for number, row in self.rows.items() if not row.visible]:
+            del self.rows[draft]
+
+    def lose(self, commits: int) -> int:
+        """Lose the drafts and the newest visible revisions, and return how many of the latter."""
+        self.remove_drafts()
+        lost = self.visible[:commits]
+        for number in lost:
+            del self.rows[number]
+        return len(lost)
 
     @property
     def visible(self) -> list[int]:
@@ -234,16 +296,3 @@ class Revisions:
         assert row.last_mark is not None
         sizes = row.bytes_total, row.bytes_new
         return Revision(number, row.taken_by, row.position, row.last_mark, NOW, NOW, *sizes, 0.0)
-
-    def _call(self, work: Callable[[], T], length: int = 1) -> T:
-        self.before_call()
-        failing = self._random.random() < self.failure_rate * min(length, 4)
-        if self.is_down or (failing and self._random.random() < 0.5):
-            self._counts["calls that failed"] += 1
-            raise DatabaseUnreachable("the database does not answer")
-        outcome = work()
-        self.before_call()
-        if failing:
-            self._counts["commits in doubt"] += 1
-            raise DatabaseUnreachable("the connection broke")
-        return outcome

@@ -68,7 +68,7 @@ from tests.core.world import LIMITS
 from tests.dst.disk import Crashed
 from tests.dst.history import DiskHistory, Refused
 from tests.dst.loop import Thread
-from tests.dst.revisions import Revisions
+from tests.dst.revisions import FailingCalls, Revisions
 
 GROUP, GROUP_ID, QUERY, SINK, LINEAGE = "test", "7c0e", "delays", "board", 2
 ME = Holder("node-a", "process")
@@ -144,7 +144,10 @@ class SnapshotHistory(DiskHistory):
         super().__init__(seed, root)
         self.home = self.disk.root / "data"
         self.places = Places(self.home, self.home / "checkpoints")
-        self.store = Revisions(self.random, self.counts, GROUP_ID)
+        self.calls = FailingCalls(self.random, self.counts)
+        self.store = Revisions(
+            self.random, lambda: GROUP_ID, holds=lambda *_: True, call=self.calls
+        )
         self.group = Group()
         # The records and batches that the disk must have, and those that it may lack.
         self.durable = self.admitted = self.trimmed = self.floor = 0
@@ -294,7 +297,13 @@ class SnapshotHistory(DiskHistory):
             builder = BaseBuilder(path, journal, deployment, lambda: ProducerTable(10, 8), files)
             capture = Capture(self.places.checkpoints, home, outbox, files)
             restoring = Restoring(
-                self.store, self.places, GROUP, self.application, _objection, files=self.files
+                self.store,
+                self.places,
+                GROUP,
+                self.application,
+                _objection,
+                files=self.files,
+                clock=self.loop.time,
             )
             return SnapshotService(
                 self.store, capture, builder, node_writer, ME, _facts, restoring, KEPT
@@ -305,7 +314,7 @@ class SnapshotHistory(DiskHistory):
         changed = not self.healed and self.random.random() < 0.15
         self.application = CHANGED if changed else UNCHANGED
 
-        self.store.before_call = self._perhaps_die
+        self.calls.before_call = self._perhaps_die
         node_writer = self.loop.run(writer)
         return Node(journal, outbox, node_writer, self.loop.run(service))
 
@@ -589,7 +598,7 @@ class SnapshotHistory(DiskHistory):
         revision = done.result()
         self.require(self._data() == before, "the old data is changed")
         usable = bool(expected) and revision.position == expected[0]
-        self.require(usable or self.store.is_down, f"{revision.position} instead of {expected}")
+        self.require(usable or self.calls.is_down, f"{revision.position} instead of {expected}")
         self.coming = [known[revision.position]]
         self.counts["restores"] += 1
         if lost:
@@ -650,7 +659,7 @@ class SnapshotHistory(DiskHistory):
 
     def _verify(self, node: Node) -> None:
         for number in self.store.visible:
-            if self.store.is_down or self.store.failure_rate:
+            if self.calls.is_down or self.calls.failure_rate:
                 return
             revision = next(one for one in self.store.revisions() if one.id == number)
             found = verify(self.store, revision, lambda _: None)
@@ -664,17 +673,17 @@ class SnapshotHistory(DiskHistory):
         self._mend_checkpoint(node)
 
     def _toggle(self, node: Node) -> None:
-        self.store.is_down = not self.store.is_down
-        self.store.failure_rate = self.random.choice([0.0, 0.05, 0.3])
+        self.calls.is_down = not self.calls.is_down
+        self.calls.failure_rate = self.random.choice([0.0, 0.05, 0.3])
 
     # -- the end -----------------------------------------------------------------------------------
 
     def _require_restorable(self) -> None:
         """Without any more faults the node starts, and can restore its newest snapshot."""
-        self.store.is_down, self.store.failure_rate, self.healed = False, 0.0, True
+        self.calls.is_down, self.calls.failure_rate, self.healed = False, 0.0, True
         node = self._start()
         assert node is not None
-        self.store.before_call = lambda: None
+        self.calls.before_call = lambda: None
         self._mend_checkpoint(node)
         self._grow(node)
         for _ in range(20):

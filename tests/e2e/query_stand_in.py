@@ -5,14 +5,13 @@ It calls the node over the real socket and writes real batches. A subclass gives
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from ha_engine.errors import QueryProcessFailed
+from ha_engine.errors import CheckpointTooOld, QueryProcessFailed, StateLost
 from ha_engine.query.link import Address, NodeLink
 from ha_engine.query.outbox_writer import OutboxPlace, OutboxWriter, clear_pending
 from ha_engine.query.reports import Reports
@@ -59,13 +58,29 @@ class QueryStandIn:
         """Write the checkpoint."""
         raise NotImplementedError
 
+    def disown(self, run: pb.RunQuery) -> None:
+        """Forget the checkpoint, which no batch can continue."""
+        raise NotImplementedError
+
     # -- one query ---------------------------------------------------------------------------------
 
     def _serve(self, run: pb.RunQuery) -> None:
         """Serve a query until the node has another query process, or none."""
-        with contextlib.suppress(QueryProcessFailed):
+        try:
             self._run_batches(run)
+        except StateLost as error:
+            self._fail(run, pb.QueryFailed(reason=str(error), state_lost=True))
+        except CheckpointTooOld as error:
+            self.disown(run)
+            self._fail(run, pb.QueryFailed(reason=str(error), by_host=True))
+        except QueryProcessFailed:
+            pass
         self._ended(run)
+
+    def _fail(self, run: pb.RunQuery, failed: pb.QueryFailed) -> None:
+        # The node may repeat its command before it answers the report.
+        self._ended(run)
+        self._say(run.query, failed=failed)
 
     def _ended(self, run: pb.RunQuery) -> None:
         if self._running.get(run.query) is run:
@@ -83,10 +98,7 @@ class QueryStandIn:
             try:
                 rows = self.rows(run, last, mark)
             except BatchFails as failure:
-                failed = pb.QueryFailed(number=mark.number, reason=str(failure))
-                # The node may repeat its command before it answers the report.
-                self._ended(run)
-                self._say(run.query, failed=failed)
+                self._fail(run, pb.QueryFailed(number=mark.number, reason=str(failure)))
                 return
             writer.put(mark.number, rows)
             self.batch_ended(run, mark)
@@ -105,6 +117,8 @@ class QueryStandIn:
         )
         while (reply := self.link.call(self.link.stub.AwaitMark, request)).pending:
             pass
+        if reply.trimmed:
+            raise CheckpointTooOld(f"there is no mark after {last.number}")
         return Mark(last.query, reply.number, reply.sequence)
 
     def _say(self, query: str, **report: Any) -> pb.ReportQueryReply:

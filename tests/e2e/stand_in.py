@@ -64,5 +64,8 @@ class _ArtificialRows(QueryStandIn):
             raise BatchFails(self._node.failing)
         return self._node.rows
 
+    def disown(self, run: pb.RunQuery) -> None:
+        del self._node.batches[run.query]
+
     def batch_ended(self, run: pb.RunQuery, mark: Mark) -> None:
         self._node.batches[run.query] = mark.number

@@ -53,6 +53,8 @@ class LocalNode(rpc.LocalServicer):
         self.seen = Seen()
         self.refusals: dict[str, str] = {}
         self.skipped: set[tuple[str, int]] = set()
+        # The journal begins after this mark of each query.
+        self.trimmed_through = 0
         self._marks: dict[str, list[Mark]] = {}
         self._changed = threading.Condition()
         self._commands: list[pb.QueryCommand] = []
@@ -148,6 +150,8 @@ class LocalNode(rpc.LocalServicer):
         self, request: pb.AwaitMarkRequest, context: grpc.ServicerContext
     ) -> pb.AwaitMarkReply:
         self._known(request.incarnation, context)
+        if request.after < self.trimmed_through:
+            return pb.AwaitMarkReply(trimmed=True)
         with self._changed:
             known = self._marks.setdefault(request.query, [])
             self._changed.wait_for(lambda: len(known) > request.after, SLICE_SECONDS)

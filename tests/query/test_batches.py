@@ -287,6 +287,31 @@ def test_query_replays_the_journal_after_its_checkpoint_was_damaged(
     assert Admission.MISMATCH not in dict(said).values()
 
 
+def test_checkpoint_older_than_the_journal_is_set_aside_and_its_state_is_lost(
+    node: LocalNode, application: Applications, runner: Runners
+) -> None:
+    """A loss of power left an old checkpoint, and the journal has trimmed the marks after it. The
+    query must not wait forever for a mark that no longer exists."""
+    app = application(FILTER)
+    command, queries = run_command(app.queries["filter"]), runner(app)
+    queries.run(command)
+    node.mark("filter")
+    node.admitted("filter", 1)
+    wait_until(lambda: (node.checkpoints / "filter/commits/0").exists())
+    queries.halt("filter")
+    node.trimmed_through = 5
+    queries.run(command)
+    failed = node.failure("filter")
+    assert (failed.number, failed.by_host, failed.state_lost) == (0, True, False)
+    assert "CheckpointTooOld: the checkpoint ends at batch 1" in failed.reason
+    node.seen.failed.clear()
+    command.must_resume = True  # as a node says that has trimmed its journal
+    queries.run(command)
+    failed = node.failure("filter")
+    assert (failed.number, failed.by_host, failed.state_lost) == (0, False, True)
+    assert "the query's checkpoint is lost" in failed.reason
+
+
 def test_full_disk_ends_the_process_without_blaming_a_batch(
     node: LocalNode, application: Applications, runner: Runners, ended: list[BaseException]
 ) -> None:

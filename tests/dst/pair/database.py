@@ -18,20 +18,19 @@ from ha_engine.outbox import OutboxBatch
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.postgres.ledger import require_has
 from ha_engine.publish import Deadline
-from ha_engine.types import DatabaseIdentity, LeaseRow
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow
 from tests.core.surroundings import LeaseTable
+from tests.dst.revisions import Revisions
 
 if TYPE_CHECKING:
     from tests.dst.pair.history import PairHistory
     from tests.dst.pair.host import Host
     from tests.dst.pair.process import NodeProcess
-    from tests.dst.pair.snapshots import Snapshot
 
 T = TypeVar("T")
 DB_TIMEOUT = 0.6
 LATE_SECONDS = (0.6, 5.0)
 SINK_SECONDS_MAX = 1.0
-REVISIONS_KEPT = 2
 
 Row = tuple[int, int]
 """An output row: the number of an event, and how many events its query has had with it."""
@@ -93,8 +92,7 @@ class Database:
         self.history, self.random = history, Random(history.random.random())
         self.table = LeaseTable()
         self.ledgers = {key: Ledger() for key in history.sinks}
-        self.drafts: dict[int, Snapshot] = {}
-        self.visible: list[Snapshot] = []
+        self.revisions = Revisions(self.random, self._group_id, self._holds)
         self.up = self.sinks_up = True
         self.unreachable: set[str] = set()
         self.loses_replies = self.late = self.slow = self.sink_failures = 0.0
@@ -103,7 +101,6 @@ class Database:
         self.pending: list[LeaseRow] = []
         # The rows of the database's present timeline.
         self.branch: list[LeaseRow] = []
-        self._drafts = 0
 
     def reaches(self, host: str) -> bool:
         return self.up and host not in self.unreachable
@@ -168,8 +165,7 @@ class Database:
         del self.branch[max(1, len(self.branch) - writes_lost) :]
         if self.branch:
             self.table.row = self.branch[-1]
-        lost = min(commits_lost, len(self.visible))
-        del self.visible[len(self.visible) - lost :]
+        self.history.counts["revisions lost"] += self.revisions.lose(commits_lost)
         for ledger in self.ledgers.values() if commits_lost else ():
             ledger.lose(commits_lost)
             self.history.counts["ledgers that lost commits"] += 1
@@ -177,21 +173,12 @@ class Database:
 
     # -- snapshots ---------------------------------------------------------------------------------
 
-    def draft(self, make: Callable[[int], Snapshot]) -> int:
-        self._drafts += 1
-        self.drafts[self._drafts] = make(self._drafts)
-        return self._drafts
+    def _group_id(self) -> str | None:
+        return self.table.row.group_id if self.table.row else None
 
-    def show(self, draft: int, process: NodeProcess, epoch: int) -> bool:
-        """Make a draft visible, if the process still holds the lease under ``epoch``."""
+    def _holds(self, process: Holder, epoch: int) -> bool:
         row = self.table.row
-        if row is None or row.holder != process.me or row.epoch != epoch:
-            return False
-        if draft in self.drafts:
-            self.visible.append(self.drafts.pop(draft))
-            del self.visible[:-REVISIONS_KEPT]
-            self.history.counts["snapshots"] += 1
-        return True
+        return row is not None and row.holder == process and row.epoch == epoch
 
 
 class NodeLeaseStore:
@@ -287,6 +274,8 @@ class NodeSink:
     def _take(self, number: int, rows: list[Row], epoch: int) -> None:
         ledger, history = self._ledger, self._database.history
         if (ledger.epoch, ledger.batch) != (epoch, number - 1):
+            if ledger.epoch == epoch and ledger.batch < number - 1:
+                history.counts["gaps in a ledger"] += 1
             require_has(ledger.epoch, ledger.batch, epoch, number, self.name)
             history.counts["batches sent again"] += 1
             return

@@ -221,6 +221,7 @@ class Faults:
             if proven and same and not loses and self.history.judge.another_has(host):
                 host.lose_power()
                 host.disk.go_back(image)
+                host.boot_again()
                 self.history.judge.disks[host.name].may_be_shorter = True
                 self.history.counts["disks back in time"] += 1
                 host.get_power()
@@ -236,6 +237,7 @@ class Faults:
         host.kill(query_process_dies=True)
         host.wipe()
         host.disk.go_back(other.disk.image())
+        host.boot_again()
         self.history.counts["copied disks"] += 1
 
         def reinit() -> None:

@@ -6,8 +6,9 @@ import pyarrow as pa
 
 from ha_engine.config import ReceiveConfig
 from ha_engine.core import Deployment, LeaseTiming, MarkLimits, PeerTiming, QueryPlan, RestartPolicy
+from ha_engine.receive.producers import ProducerTable
 
-GROUP = "test"
+GROUP, APPLICATION = "test", "application"
 TIMING = LeaseTiming(ttl=3.0, renew_interval=0.8, margin=0.4)
 PEERS = PeerTiming(heartbeat_interval=0.5, sync_timeout=1.6)
 LIMITS = MarkLimits(
@@ -28,7 +29,12 @@ STUCK_SECONDS = 6.0
 SEGMENT_BYTES = 2500
 SNAPSHOT_INTERVAL = 1.5
 LOOK_SECONDS = 5.0
+REVISIONS_KEPT = 2
 
 
 def deployment() -> Deployment:
-    return Deployment("application", PLANS, LIMITS, RESTARTS)
+    return Deployment(APPLICATION, PLANS, LIMITS, RESTARTS)
+
+
+def producer_table() -> ProducerTable:
+    return ProducerTable(RECEIVE.max_producers, RECEIVE.dedup_window)

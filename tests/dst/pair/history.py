@@ -151,6 +151,8 @@ class PairHistory(History):
         for host in self.hosts.values():
             if host.refused is not None and seconds > OPERATOR_AFTER:
                 self._give_up(host)
+        if seconds > OPERATOR_AFTER:
+            self._give_up_lost_state()
         for host in self.hosts.values():
             lives = host.process.core.deployment.lives if host.process is not None else {}
             for query, life in lives.items():
@@ -169,6 +171,16 @@ class PairHistory(History):
         """
         self.require(host.disk.has_holes, f"{host.name} refuses its data: {host.refused}")
         raise Refused(f"{host.name} has the only journal: {host.refused}")
+
+    def _give_up_lost_state(self) -> None:
+        """End a history in which the database lost the snapshots, and the active a checkpoint."""
+        holder = self.holder()
+        lost = holder.process.core.deployment.lost_states if holder and holder.process else ()
+        if lost and not self.database.revisions.visible:
+            told = f"only a snapshot has the state of {', '.join(lost)}"
+            faulty = self.counts["revisions lost"] and self.counts["power losses"]
+            self.require(bool(faulty), told)
+            raise Refused(told)
 
     def _mend_sinks(self, sinks: Iterable[SinkStatus]) -> None:
         """Bring back the commits of a sink whose node says that they are lost."""

@@ -20,6 +20,7 @@ from ha_engine.errors import (
 from ha_engine.node.lease_release import release
 from ha_engine.types import Holder
 from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
+from tests.dst.pair.checkpoint import reboot
 from tests.dst.pair.database import NodeLeaseStore
 from tests.dst.pair.process import NodeProcess
 from tests.dst.pair.spark import QueryProcess
@@ -57,7 +58,7 @@ class Host:
         self.spark: QueryProcess | None = None
         self._rate = 1 + self.random.uniform(-DRIFT_MAX, DRIFT_MAX)
         self._offset = self.random.uniform(0, 1000)
-        self._processes = self._wiped = 0
+        self._processes = self._wiped = self._boots = 0
         # The last process of this host, if nobody has released its lease.
         self._unreleased: str | None = None
         # A fault of the disk may have ended the process.
@@ -72,8 +73,14 @@ class Host:
         """CLOCK_BOOTTIME of this host, which drifts."""
         return self._offset + self._rate * self.history.agenda.now
 
-    def checkpoint(self, query: str) -> Path:
-        return self.home / "checkpoints" / query
+    @property
+    def checkpoints(self) -> Path:
+        return self.home / "checkpoints"
+
+    def boot_again(self) -> None:
+        """Have the checkpoints of an earlier boot, after a loss of power or with another disk."""
+        self._boots += 1
+        reboot(self.home, self.disk, f"boot {self._boots}")
 
     # -- node processes ----------------------------------------------------------------------------
 
@@ -196,6 +203,7 @@ class Host:
         self.kill(query_process_dies=True)
         self._unreleased = None
         self.disk.lose_power()
+        self.boot_again()
 
     def get_power(self) -> None:
         self.history.unpowered.discard(self.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from ha_engine.config import EventSyncConfig
 from ha_engine.core import Core, NodeIdentity
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.errors import Backpressure, ConfigError
+from ha_engine.errors import Backpressure, ConfigError, DatabaseUnreachable
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.adapters import LocalAnswers, SyncOwner
@@ -26,9 +27,7 @@ from ha_engine.outbox import Outbox
 from ha_engine.publish import Publisher
 from ha_engine.publish.delivery import Timing
 from ha_engine.receive.gate import Gate
-from ha_engine.receive.producers import ProducerTable
 from ha_engine.receive.receivers import Receivers
-from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.restore import Places, finish
 from ha_engine.sync import EventSync, Hello, Report
 from ha_engine.types import Holder
@@ -37,6 +36,7 @@ from tests.dst.disk import Crashed, SimulatedFiles
 from tests.dst.loop import ProcessLoop, Thread
 from tests.dst.pair.database import DB_TIMEOUT, NodeLeaseStore, NodeSink
 from tests.dst.pair.group import (
+    APPLICATION,
     GROUP,
     LOOK_SECONDS,
     PEERS,
@@ -64,10 +64,6 @@ def sync_config(peer: str) -> EventSyncConfig:
             "heartbeat_interval": f"{PEERS.heartbeat_interval}s",
         }
     )
-
-
-def producer_table() -> ProducerTable:
-    return ProducerTable(RECEIVE.max_producers, RECEIVE.dedup_window)
 
 
 class JudgedCore(Core):
@@ -150,7 +146,7 @@ class NodeProcess:
         host, home, files = self.host, self.host.home, self.files
         self.data = DataDirectory(home, self.name, files)
         self._closing.append(self.data.close)
-        finish(Places(home, home / "checkpoints"), files)
+        host.history.counts["restores"] += finish(Places(home, host.checkpoints), files)
         self.journal = Journal.open(
             self.data.journal, group=GROUP, segment_size=SEGMENT_BYTES, files=files
         )
@@ -185,7 +181,7 @@ class NodeProcess:
             transport=self.transport,
             jitter=host.history.random.uniform,
         )
-        self.snapshots = self._snapshots()
+        self.snapshots = NodeSnapshots(self)
         lease_store = NodeLeaseStore(host.history.database, self)
         self._lease_store = lease_store
         self.driver.connect(
@@ -246,10 +242,6 @@ class NodeProcess:
     def _pause(self, low: float, high: float) -> float:
         return self.host.history.random.uniform(low, min(high, 2.0))
 
-    def _snapshots(self) -> NodeSnapshots:
-        builder = BaseBuilder(self.data.base, self.journal, deployment, producer_table)
-        return NodeSnapshots(self, builder)
-
     def _hello(self) -> Hello:
         return Hello(
             engine="0",
@@ -258,7 +250,7 @@ class NodeProcess:
             node=self.host.name,
             process=self.name,
             journal_id=self.journal.journal_id,
-            application="application",
+            application=APPLICATION,
             config="config",
             runtime={},
             address=self.host.name,
@@ -294,7 +286,8 @@ class NodeProcess:
     async def _watch_revisions(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self.driver.handle(on.RevisionsKept(await self.snapshots.look()))
+            with contextlib.suppress(DatabaseUnreachable):
+                self.driver.handle(on.RevisionsKept(await self.snapshots.look()))
 
     async def _release(self, earlier: str) -> None:
         dead, home = Holder(self.host.name, earlier), self.host.home

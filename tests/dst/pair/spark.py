@@ -7,21 +7,23 @@ lacks an event, has one twice, or continues a wrong state, has other rows on one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ha_engine.errors import DiskFailed
+from ha_engine.errors import CheckpointTooOld, DiskFailed, StateLost
 from ha_engine.journal import read_extent
 from ha_engine.outbox.batch_file import digest_of_table, write_batch_file
+from ha_engine.query.checkpoints import disown, open_checkpoint
 from ha_engine.system.disk import disk
 from ha_engine.system.files import make_directory
 from ha_engine.types import Events
 from ha_engine.v1 import local_pb2 as pb
 from tests.dst.disk import Crashed, SimulatedFiles
 from tests.dst.loop import ProcessLoop
-from tests.dst.pair.checkpoint import State, load, store
+from tests.dst.pair.checkpoint import Checkpoint, CheckpointDamaged, State
 from tests.dst.pair.group import PLANS, STREAMS
 
 if TYPE_CHECKING:
@@ -168,49 +170,65 @@ class QueryProcess:
     async def _serve(self, run: pb.RunQuery) -> None:
         try:
             await self._run_batches(run)
+        except StateLost as error:
+            self.host.history.counts["lost states"] += 1
+            await self._report_failure(run.query, str(error), state_lost=True)
+        except (CheckpointTooOld, CheckpointDamaged) as error:
+            self.host.history.counts["useless checkpoints"] += 1
+            disown(self.host.checkpoints / run.query, self.files)
+            await self._report_failure(run.query, str(error), by_host=True)
         except QueryBroken as error:
-            await self._report_failure(run.query, str(error))
+            await self._report_failure(run.query, str(error), by_host=True)
 
-    async def _report_failure(self, query: str, reason: str) -> None:
+    async def _report_failure(self, query: str, reason: str, **kind: bool) -> None:
         self._running.pop(query, None)
-        failed = pb.QueryFailed(number=0, reason=reason, by_host=True)
+        failed = pb.QueryFailed(number=0, reason=reason, **kind)
         await self._call(
             "ReportQuery",
             pb.ReportQueryRequest(incarnation=self.incarnation, query=query, failed=failed),
         )
 
     async def _run_batches(self, run: pb.RunQuery) -> None:
-        place, states = self.host.checkpoint(run.query), self._open(run)
+        checkpoint = self._open(run)
         while True:
-            number, through, total = states[-1]
+            number, through, total = checkpoint.state
             mark = await self._next_mark(run.query, number)
+            checkpoint.plan(mark.number, mark.sequence)
             await asyncio.sleep(self._random.uniform(0.005, self.host.history.batch_max))
             rows = await self._rows(run.query, mark, through)
             table = pa.table([rows, range(total + 1, total + 1 + len(rows))], schema=SCHEMA)
             self.host.history.judge.computed(self.host.name, run.query, mark.number, table)
+            checkpoint.keep_state(len(rows))
             await self._put(run.query, mark.number, table)
-            states.append((mark.number, mark.sequence, total + len(rows)))
-            store(place, run.lineage, states, self.files)
+            checkpoint.end(State(mark.number, mark.sequence, total + len(rows)))
 
-    def _open(self, run: pb.RunQuery) -> list[State]:
-        place = self.host.checkpoint(run.query)
+    def _open(self, run: pb.RunQuery) -> Checkpoint:
+        """Raises StateLost, CheckpointDamaged."""
+        place = open_checkpoint(
+            self.host.checkpoints,
+            run.query,
+            run.lineage,
+            must_resume=run.must_resume,
+            files=self.files,
+            delete=self._delete,
+        )
         pending = self.host.home / "outbox" / run.query / "pending"
-        with disk(place):
-            make_directory(place, files=self.files)
+        with disk(pending):
             make_directory(pending, files=self.files)
             for left in pending.glob("*.arrow"):
                 self.files.unlink(left, missing_ok=True)
-        lineage, states = load(place)
-        if lineage == run.lineage:
-            return states
-        if run.must_resume:
-            raise QueryBroken("its state is lost")
-        return [(run.initial_mark, run.initial_sequence, 0)]
+        return Checkpoint(place, State(run.initial_mark, run.initial_sequence, 0), self.files)
+
+    def _delete(self, checkpoints: Sequence[Path]) -> None:
+        for checkpoint in checkpoints:
+            self.files.rmtree(checkpoint)
 
     async def _next_mark(self, query: str, after: int) -> pb.AwaitMarkReply:
         request = pb.AwaitMarkRequest(incarnation=self.incarnation, query=query, after=after)
         while (reply := await self._call("AwaitMark", request)).pending:
             pass
+        if reply.trimmed:
+            raise CheckpointTooOld(f"no mark after {after}")
         if reply.number != after + 1:
             raise QueryBroken(f"got mark {reply.number} after {after}")
         return reply  # type: ignore[no-any-return]

@@ -19,11 +19,17 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from ha_engine.errors import DiskFailed, JournalDamaged, QueryProcessFailed
+from ha_engine.errors import (
+    CheckpointTooOld,
+    DiskFailed,
+    JournalDamaged,
+    QueryProcessFailed,
+    StateLost,
+)
 from ha_engine.journal import read_extent
 from ha_engine.query.application_versions import ApplicationVersions
 from ha_engine.query.checkpoint_files import last_finished
-from ha_engine.query.checkpoints import open_checkpoint
+from ha_engine.query.checkpoints import disown, open_checkpoint
 from ha_engine.query.link import Address, Superseded, open_channel
 from ha_engine.query.parent_watchdog import end_without
 from ha_engine.query.process import FAILED_EXIT_CODE, Attendance
@@ -52,10 +58,9 @@ class JournalCopies(QueryStandIn):
     def _run_batches(self, run: pb.RunQuery) -> None:
         try:
             super()._run_batches(run)
-        except Superseded:
+        except (Superseded, StateLost, CheckpointTooOld):
             raise
         except QueryProcessFailed as failure:
-            # The node begins another process, for which it may restore the query's state.
             _end(failure)
 
     def prepare(self, run: pb.RunQuery) -> None:
@@ -73,6 +78,9 @@ class JournalCopies(QueryStandIn):
             return Mark(run.query, run.initial_mark, run.initial_sequence)
         offset = json.loads((checkpoint / "offsets" / str(last)).read_text().splitlines()[-1])
         return Mark(run.query, offset["mark"], offset["through"])
+
+    def disown(self, run: pb.RunQuery) -> None:
+        disown(self._opened[run.query])
 
     def rows(self, run: pb.RunQuery, before: Mark, mark: Mark) -> pa.Table:
         request = pb.LocateRequest(

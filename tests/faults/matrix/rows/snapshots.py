@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import shutil
 from functools import partial
+from pathlib import Path
 
+from ha_engine.query.checkpoints import STAMP_FILE
+from ha_engine.system.fsync import boot_id
 from tests.faults.matrix.hosts import HostedNode, holds
 from tests.faults.matrix.load import STREAM
 from tests.faults.matrix.needs import SEGMENTS
@@ -23,6 +26,7 @@ from tests.faults.matrix.scene import (
 EVENT_BYTES, EVENTS, REQUESTS = 1000, 30, 8
 """Some segments of the journal."""
 RESTORED = "restored snapshot replaced journal"
+STATE_RESTORED = "lost query state restored from a snapshot"
 UNUSABLE = "revision cannot be restored"
 OF_THE_NEWEST_ONLY = """
 digest IN (SELECT digest FROM ha_engine.revision_chunk GROUP BY digest
@@ -53,14 +57,19 @@ def base_of(node: HostedNode) -> int:
     return 0 if status is None else int(status["journal"]["base_sequence"])
 
 
-def take_snapshot(scene: Scene) -> None:
-    """Take a snapshot after some segments; return when a node without a disk needs one."""
+def store_snapshot(scene: Scene) -> None:
+    """Take a snapshot after some segments; return when it is visible."""
     send_segments(scene)
     newest = "SELECT max(id) FROM ha_engine.revision WHERE visible_at IS NOT NULL"
     former = scene.world.database.rows(newest)
     assert scene.active.http.post("/v1/snapshot").is_success
     visible = holds(lambda: scene.world.database.rows(newest) != former, TAKEOVER_SECONDS)
     assert visible, "no snapshot became visible"
+
+
+def take_snapshot(scene: Scene) -> None:
+    """Take a snapshot after some segments; return when a node without a disk needs one."""
+    store_snapshot(scene)
     nodes = (scene.active, scene.passive)
     trimmed = holds(lambda: all(base_of(node) > 0 for node in nodes), TAKEOVER_SECONDS)
     assert trimmed, "the journals were not trimmed"
@@ -112,6 +121,36 @@ def kill_passive_in_its_restore(scene: Scene) -> None:
     _lose_disk(scene.passive)
     assert holds(lambda: scene.passive.pid_of("node") is not None, TAKEOVER_SECONDS)
     kill_before(scene.passive, ("rename,fsync,fdatasync,mkdir", anything, 25), scene)
+
+
+@row(SYNC_SECONDS, SEGMENTS)
+def power_loss_of_passive_for_two_snapshots(scene: Scene) -> None:
+    """The active still has the records that the passive lacks, but each snapshot is of batches that
+    the passive has not run. So no snapshot fits the outbox of the passive, which restores one in
+    place of everything. An older snapshot fits if an earlier restore has pinned it."""
+    take_snapshot(scene)
+    node = scene.passive
+    node.kill_everything()
+    store_snapshot(scene)
+    store_snapshot(scene)
+    lose_checkpoint = scene.chance.choice((shutil.rmtree, _leave_an_empty_checkpoint))
+    for checkpoint in (node.data_dir / "checkpoints").iterdir():
+        lose_checkpoint(checkpoint)
+    seen = len(node.log_text())
+    node.start()
+    restored = holds(
+        lambda: any(_says(node, said, seen) for said in (RESTORED, STATE_RESTORED)),
+        3 * TAKEOVER_SECONDS,
+    )
+    assert restored, f"{node.name} restored no state"
+
+
+def _leave_an_empty_checkpoint(checkpoint: Path) -> None:
+    """Leave what a loss of power leaves that came before the first writeback."""
+    for written in ("offsets", "commits", "state"):
+        shutil.rmtree(checkpoint / written, ignore_errors=True)
+    stamp = checkpoint / STAMP_FILE
+    stamp.write_text(stamp.read_text().replace(boot_id(), "an earlier boot"))
 
 
 def _restore_an_older_one(kind: str, scene: Scene) -> None:

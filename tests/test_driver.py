@@ -228,10 +228,10 @@ async def test_each_change_of_a_file_has_its_own_time() -> None:
     driver = Driver(Acquiring(0.0, 0.0), clock, 0.5, None, stuck_after=6.0)
     driver.connect(disk)  # type: ignore[arg-type]
     driver.start()
-    await async_wait_until(lambda: driver.disk_is_late)
-    disk.returns.release()
-    await async_wait_until(lambda: not driver.disk_is_late)
-    disk.returns.release()
+    for _ in range(2):
+        await async_wait_until(lambda: driver.disk_is_late)
+        disk.returns.release()
+        await async_wait_until(lambda: not driver.disk_is_late)
     driver.close()
 
 

@@ -150,20 +150,25 @@ class JournalWriter:
         while self._queue and isinstance(self._queue[0], Frame):
             frames.append(self._queue[0])
             self._queue.popleft()
-        self._submit(lambda: self._write(frames), lambda done: self._written(frames, done))
-        self._watch.begin()
+        self._submit(
+            lambda: self._write(frames), lambda done: self._written(frames, done), watched=True
+        )
 
     def _submit_exclusive(self, exclusive: _Exclusive) -> None:
         self._queue.popleft()
-        self._submit(exclusive.call, lambda done: self._ran(exclusive, done))
-        if not exclusive.copies:
-            self._watch.begin()
+        watched = not exclusive.copies
+        self._submit(exclusive.call, lambda done: self._ran(exclusive, done), watched=watched)
 
-    def _submit(self, call: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
+    def _submit(
+        self, call: Callable[[], Any], then: Callable[[Future[Any]], None], *, watched: bool
+    ) -> None:
         def ended(done: Future[Any]) -> None:
-            self._watch.end()
+            if watched:
+                self._watch.end()
             then(done)
 
+        if watched:
+            self._watch.begin()
         future = self._thread.submit(call)
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(ended, done))
 

@@ -72,7 +72,7 @@ class Driver:
         self._turns = count()
         self._threads = ThreadPoolExecutor(LEASE_THREADS, thread_name_prefix="lease")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="storage")
-        self._disk_watch, self._on_disk_now = StuckWatch(on_stuck, stuck_after), 0
+        self._disk_watch = StuckWatch(on_stuck, stuck_after)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reachability = Reachability(clock)
         self._kept: asyncio.Future[None] | None = None
@@ -346,19 +346,10 @@ class Driver:
         actions."""
         loop = asyncio.get_running_loop()
         done = loop.run_in_executor(self._disk, change, *arguments)
-        self._on_disk_now += 1
-        if self._on_disk_now == 1:
-            self._disk_watch.begin()
-        done.add_done_callback(self._left_disk)
+        self._disk_watch.begin()
+        done.add_done_callback(lambda _: self._disk_watch.end())
         self._spawn(done, "small file work")
         return done
-
-    def _left_disk(self, _: asyncio.Future[None]) -> None:
-        self._on_disk_now -= 1
-        if self._on_disk_now:
-            self._disk_watch.begin()
-        else:
-            self._disk_watch.end()
 
     @property
     def disk_is_late(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 import pyarrow as pa
@@ -20,6 +20,7 @@ from ha_engine.core import inputs as on
 from ha_engine.errors import DiskFailed, EngineError, SinkRefused, SinkUnavailable
 from ha_engine.outbox import Admission, Outbox
 from ha_engine.system.runtime_dir import make_runtime_dir
+from ha_engine.system.stuck_watch import STUCK_SECONDS, StuckWatch
 from ha_engine.types import Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1 import local_pb2_grpc as rpc
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 SLICE_SECONDS = 4.0
 """The node answers a poll for a mark with `pending` after this time, since a call of the query
@@ -74,7 +76,10 @@ class Observer(Protocol):
 
 
 class LocalService(rpc.LocalServicer):
-    """The gRPC service of one node process, and the driver's QueryProcessLink."""
+    """The gRPC service of one node process, and the driver's QueryProcessLink.
+
+    ``on_stuck`` is called when the disk of the outbox has not answered for ``stuck_after`` seconds.
+    """
 
     def __init__(
         self,
@@ -84,6 +89,8 @@ class LocalService(rpc.LocalServicer):
         sinks: Callable[[str], Mapping[str, PreparedSink]],
         admitted: Callable[[str, int], None],
         observer: Observer,
+        on_stuck: Callable[[], None] = lambda: None,
+        stuck_after: float = STUCK_SECONDS,
     ) -> None:
         self._steps, self._answers, self._outbox = steps, answers, outbox
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
@@ -91,6 +98,7 @@ class LocalService(rpc.LocalServicer):
         self._to_query: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
         self._admissions: set[asyncio.Task[Admission]] = set()
         self._orphans: set[str] = set()
+        self._outbox_watch = StuckWatch(on_stuck, stuck_after)
 
     # -- the driver's link -------------------------------------------------------------------------
 
@@ -109,6 +117,11 @@ class LocalService(rpc.LocalServicer):
         waiting = self._waiting.pop(mark.query, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(mark)
+
+    @property
+    def outbox_is_late(self) -> bool:
+        """Whether a change of the outbox has not returned for some seconds."""
+        return self._outbox_watch.is_late
 
     @property
     def polls_pending(self) -> int:
@@ -177,7 +190,7 @@ class LocalService(rpc.LocalServicer):
 
     async def _admit(self, r: pb.AdmitBatchRequest) -> Admission:
         try:
-            verdict = await asyncio.to_thread(
+            verdict = await self._on_disk(
                 self._outbox.admit, r.query, r.number, r.file, r.rows, r.bytes, r.digest or None
             )
         except DiskFailed as error:
@@ -200,11 +213,20 @@ class LocalService(rpc.LocalServicer):
             log.error("batch differs from its admitted output", query=r.query, batch=r.number)
         return verdict
 
+    async def _on_disk(self, change: Callable[..., T], *arguments: Any) -> T:
+        """Change the outbox in a thread. If its disk hangs, ``on_stuck`` is called, because no
+        query could continue here."""
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(None, change, *arguments)
+        self._outbox_watch.begin()
+        done.add_done_callback(lambda _: self._outbox_watch.end())
+        return await done
+
     async def ReportDigest(  # noqa: N802
         self, request: pb.ReportDigestRequest, context: Context
     ) -> pb.Empty:
         await self._known(request.incarnation, context)
-        await asyncio.to_thread(
+        await self._on_disk(
             self._outbox.report_digest, request.query, request.number, request.digest
         )
         self._steps.handle(on.BatchDigested(request.query, request.number, request.digest))

@@ -152,7 +152,7 @@ class Node:
     def _local_service(self) -> LocalService:
         answers, admitted = LocalAnswers(self.core, self.journal), self.publisher.admitted
         return LocalService(
-            self.driver, answers, self.outbox, self._sinks_of, admitted, self.observer
+            self.driver, answers, self.outbox, self._sinks_of, admitted, self.observer, give_up
         )
 
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:
@@ -341,7 +341,7 @@ class Node:
             self.driver.arrivals,
             self._queues(),
             self.closed,
-            self.driver.disk_is_late or self.writer.is_late,
+            self.driver.disk_is_late or self.writer.is_late or self.local.outbox_is_late,
             self.reloader.last,
             time.monotonic() - self.started_at,
         )

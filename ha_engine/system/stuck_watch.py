@@ -14,31 +14,36 @@ its event loop runs no check, so its disk does not count as stuck."""
 
 
 class StuckWatch:
-    """Watches one call at a time, in another thread.
+    """Watches calls in other threads that follow one another.
 
-    ``on_stuck`` is called on the event loop when a call has run for ``stuck_after`` seconds.
+    ``on_stuck`` is called on the event loop when calls have run for ``stuck_after`` seconds and
+    none has returned.
     """
 
     def __init__(self, on_stuck: Callable[[], None], stuck_after: float = STUCK_SECONDS) -> None:
         self._on_stuck, self._pause = on_stuck, stuck_after / LOOKS
         self._look: asyncio.TimerHandle | None = None
-        self._looks = 0
+        self._looks = self._running = 0
 
     @property
     def is_late(self) -> bool:
-        """Whether the present call has run for longer than the first check takes."""
+        """Whether calls run, and none has returned for longer than the first check takes."""
         return self._looks > 0
 
     def begin(self) -> None:
-        """Note that a call begins now. The watch stops watching an earlier call."""
-        self.end()
-        self._look_later()
+        """Note that a call begins now, or waits for an earlier one."""
+        self._running += 1
+        if self._running == 1:
+            self._look_later()
 
     def end(self) -> None:
-        """Note that the call has returned."""
+        """Note that a call has returned."""
         if self._look is not None:
             self._look.cancel()
         self._look, self._looks = None, 0
+        self._running -= 1
+        if self._running:
+            self._look_later()
 
     def _look_later(self) -> None:
         self._look = asyncio.get_running_loop().call_later(self._pause, self._check)

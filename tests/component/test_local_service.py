@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from ha_engine.core import inputs as on
 from ha_engine.node.local_service import LocalServer, LocalService, PreparedSink
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import digest_of_file, write_batch_file
+from ha_engine.system.files import OsFiles
 from ha_engine.types import Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1.local_pb2_grpc import LocalStub
@@ -74,7 +76,7 @@ class Local:
     outbox: Outbox
     directory: Path
     service: LocalService
-    stub: LocalStub
+    stub: Any
 
     def pending(self, number: int) -> pb.AdmitBatchRequest:
         path = self.directory / "q" / "pending" / f"{number}.i.arrow"
@@ -222,6 +224,43 @@ async def test_lost_state_is_reported_as_such(local: Local) -> None:
     await local.stub.ReportQuery(pb.ReportQueryRequest(incarnation="i", query="q", failed=failed))
     told = on.QueryFailed("q", 0, "its checkpoint is lost", by_host=False, state_lost=True)
     assert local.recorder.told == [told]
+
+
+class HungFiles(OsFiles):
+    """A disk whose fsync of a directory does not return before ``returns`` is set."""
+
+    def __init__(self) -> None:
+        self.returns = threading.Event()
+        self.returns.set()
+
+    def fsync_directory(self, path: Path) -> None:
+        self.returns.wait()
+
+
+async def test_disk_that_hangs_while_it_admits_a_batch_ends_the_node(tmp_path: Path) -> None:
+    """The journal may have a disk of its own, which does not hang."""
+    files, stuck, recorder = HungFiles(), asyncio.Event(), Recorder(believed="i")
+    outbox = Outbox.open(tmp_path / "outbox", files=files)
+    service = LocalService(
+        recorder,
+        recorder,
+        outbox,
+        lambda query: {},
+        lambda query, number: None,
+        recorder,
+        stuck.set,
+        stuck_after=0.3,
+    )
+    local = Local(recorder, outbox, tmp_path / "outbox", service, None)
+    files.returns.clear()
+    admission = asyncio.create_task(service.AdmitBatch(local.pending(1), None))
+    try:
+        await asyncio.wait_for(stuck.wait(), 10)
+        assert service.outbox_is_late
+    finally:
+        files.returns.set()
+    assert (await admission).verdict == pb.AdmitBatchReply.ADMITTED
+    assert not service.outbox_is_late
 
 
 async def test_run_command_reaches_an_attending_query_process(local: Local) -> None:

@@ -205,7 +205,7 @@ BREAKAGES: tuple[Breakage, ...] = (
         JOURNAL,
         200,
     ),
-    B("journal.writer:JournalWriter._submit_frames", "self._watch.begin()", "", JOURNAL, 200),
+    B("journal.writer:JournalWriter._submit", "self._watch.begin()", "", JOURNAL, 200),
     B("journal.writer:JournalWriter._write", "self._journal.sync()", "", JOURNAL, 60),
     B("journal.writer:JournalWriter._written", "self._fail(failed)", "pass", JOURNAL, 60),
     B(
@@ -225,7 +225,7 @@ BREAKAGES: tuple[Breakage, ...] = (
     B("node.driver:Driver._call_lease", "_begins_an_epoch(action)", "False", "test_driver.py"),
     B("node.driver:_begins_an_epoch", "wanted.epoch > expected.epoch", "True", "test_driver.py"),
     B("node.driver:Driver._on_disk", "self._disk_watch.begin()", "", "test_driver.py"),
-    B("node.driver:Driver._left_disk", "self._disk_watch.begin()", "", "test_driver.py"),
+    B("system.stuck_watch:StuckWatch.end", "self._look_later()", "", "test_driver.py"),
     B(
         "receive.producers:ProducerTable.require_room",
         "evicted <= 0",
@@ -436,7 +436,19 @@ BREAKAGES: tuple[Breakage, ...] = (
     B("node.driver:Driver._perform", "self._refuse_commits(reason)", "", "test_driver.py"),
     B("node.driver:Driver.fail", "self._refuse_commits(str(error))", "", "test_driver.py"),
     B("node.driver:Driver._append", "not self.core.holds_epoch", "False", "test_driver.py"),
-    B("node.driver:Driver._left_disk", "self._disk_watch.end()", "", "test_driver.py"),
+    B("node.driver:Driver._on_disk", "self._disk_watch.end()", "None", "test_driver.py"),
+    B(
+        "node.local_service:LocalService._on_disk",
+        "self._outbox_watch.begin()",
+        "",
+        "component/test_local_service.py",
+    ),
+    B(
+        "node.local_service:LocalService._on_disk",
+        "self._outbox_watch.end()",
+        "None",
+        "component/test_local_service.py",
+    ),
     B("node.driver:Driver._on_disk", "self._spawn(done, 'small file work')", "", "test_driver.py"),
     B("node.driver:Driver._call_lease", "await self._kept", "pass", "test_driver.py"),
     B("node.driver:Driver._spawn", "self.fail(error)", "pass", "test_driver.py"),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from ha_engine.core import inputs as on
 from ha_engine.journal.segment import segment_paths
+from tests.dst.disk import SimulatedFiles
+from tests.dst.pair.group import PLANS
 
 if TYPE_CHECKING:
     from tests.dst.pair.history import PairHistory
@@ -37,6 +39,8 @@ class Faults:
             self.operator_pauses,
             self.spark_dies,
             self.sinks_down,
+            self.damage_snapshots,
+            self.lose_checkpoint,
             self.disk_fault,
             self.disk_fault,
             self.slow_disk,
@@ -164,7 +168,20 @@ class Faults:
     def _sinks_up(self) -> None:
         self.history.database.sinks_up = True
 
+    def damage_snapshots(self) -> None:
+        if (what := self.history.database.revisions.damage()) is not None:
+            self.history.counts[f"damage: {what}"] += 1
+
     # -- disks -------------------------------------------------------------------------------------
+
+    def lose_checkpoint(self) -> None:
+        """Delete the checkpoint of a query, as an operator may."""
+        host = self._someone()
+        if host.spark is not None:
+            host.spark.kill()
+        checkpoint = host.checkpoints / self.random.choice(PLANS).name
+        if checkpoint.exists():
+            SimulatedFiles(host.disk).rmtree(checkpoint)
 
     def disk_fault(self) -> None:
         kind = self.random.choice(["crash", "fail", "hang", "slow"])

@@ -173,13 +173,17 @@ class PairHistory(History):
         raise Refused(f"{host.name} has the only journal: {host.refused}")
 
     def _give_up_lost_state(self) -> None:
-        """End a history in which the database lost the snapshots, and the active a checkpoint."""
+        """End a history in which no snapshot can be restored, and the active lost a checkpoint."""
         holder = self.holder()
         lost = holder.process.core.deployment.lost_states if holder and holder.process else ()
-        if lost and not self.database.revisions.visible:
+        revisions = self.database.revisions
+        if lost and all(revisions.is_damaged(number) for number in revisions.visible):
             told = f"only a snapshot has the state of {', '.join(lost)}"
-            faulty = self.counts["revisions lost"] and self.counts["power losses"]
-            self.require(bool(faulty), told)
+            snapshots_faulty = self.counts["revisions lost"] or revisions.visible
+            checkpoints_faulty = (
+                self.counts["power losses"] or self.counts["fault: lose_checkpoint"]
+            )
+            self.require(bool(snapshots_faulty and checkpoints_faulty), told)
             raise Refused(told)
 
     def _mend_sinks(self, sinks: Iterable[SinkStatus]) -> None:

@@ -171,7 +171,14 @@ class NodeProcess:
         self.publisher.failed.add_done_callback(self._stage_died)
         answers = LocalAnswers(self.core, self.journal)
         self.local = LocalService(
-            self.driver, answers, self.outbox, lambda query: {}, self.publisher.admitted, self
+            self.driver,
+            answers,
+            self.outbox,
+            lambda query: {},
+            self.publisher.admitted,
+            self,
+            self._stuck,
+            STUCK_SECONDS,
         )
         self.peers = EventSync(
             sync_config(host.peer),

@@ -38,11 +38,12 @@ LIBRARIES = (
     "typer",
     "uvicorn",
 )
-OPTIONS = ("-x", "-q", "-p", "no:cacheprovider")
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--timeout=300")
+"""A test that waits for ever fails after five minutes, and so detects its mutation."""
 BROKEN_IN_VAIN = 100
 """The exit code of a run that could not mutate its module."""
 LIMIT_SECONDS = 1200
-"""A run of a few minutes at most; a mutation that makes it endless is not detected."""
+"""After this time a run is killed; then nothing has detected the mutation that made it endless."""
 
 
 @dataclass(frozen=True, slots=True)

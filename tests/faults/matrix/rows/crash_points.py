@@ -12,6 +12,7 @@ from functools import partial
 
 from tests.faults.matrix.database import PORT as DATABASE_PORT
 from tests.faults.matrix.hosts import HTTP_PORT, KILLED, SYNC_PORT, HostedNode, holds
+from tests.faults.matrix.needs import SEGMENTS
 from tests.faults.matrix.rows.network import both_ways
 from tests.faults.matrix.scene import (
     CALM_SECONDS,
@@ -98,7 +99,7 @@ def kill_passive_in_its_promotion(scene: Scene) -> None:
     kill_before(scene.passive, ("sendto,fsync,fdatasync,rename", anything, 30), scene)
 
 
-@row(SYNC_SECONDS)
+@row(SYNC_SECONDS, SEGMENTS)
 def kill_passive_in_a_snapshot(scene: Scene) -> None:
     """A draft of a revision stays, and perhaps some of its chunks."""
     assert scene.active.http.post("/v1/snapshot").is_success

@@ -247,7 +247,7 @@ class Core:
 
     @property
     def _may_run(self) -> bool:
-        return not (self.is_leaving or self.follower.giving_up or self.follower.leaves)
+        return not self.is_leaving and not self.follower.giving_up
 
     @property
     def _may_trim(self) -> bool:

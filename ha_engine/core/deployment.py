@@ -385,16 +385,10 @@ class Deployment:
     def failed(self, now: float, event: on.QueryFailed) -> None:
         self.marks[event.query].ended()
         life = self.lives[event.query]
-        life.state_lost = life.state_lost or event.state_lost
         if event.by_host:
             life.failed_by_host(now, event.number, event.reason)
         else:
             life.failed(now, event.number, event.reason)
-
-    @property
-    def lost_states(self) -> tuple[str, ...]:
-        """The queries whose state only a snapshot has again (RULES.md#r21)."""
-        return tuple(name for name, life in self.lives.items() if life.state_lost)
 
     def lacks_mark_after(self, query: str, number: int) -> bool:
         """Whether the journal no longer has the mark that follows mark ``number``."""

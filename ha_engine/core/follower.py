@@ -153,32 +153,6 @@ class Follower:
         if self._not_restored is not None:
             yield Wait(self._not_restored)
 
-    # -- lost state --------------------------------------------------------------------------------
-
-    @property
-    def leaves(self) -> bool:
-        """Whether this node leaves the in-sync list to restore a snapshot, which has the state that
-        a query of this node has lost (RULES.md#r21).
-
-        The node stays in sync until there is a snapshot. No query may run meanwhile, because the
-        restore replaces the checkpoints.
-        """
-        lost = self._query_control.deployment.lost_states
-        return bool(lost) and self.epoch > 0 and self.retention.oldest_revision > 0
-
-    def _restore_lost_state(self, now: float) -> Iterator[do.Action]:
-        lost = self._query_control.deployment.lost_states
-        if not lost or now < self._restore_again_at:
-            return
-        reason = f"this node has lost the state of {', '.join(lost)}"
-        if not self.leaves:
-            self._restore_again_at = now + RESTORE_AGAIN_SECONDS
-            if self.holder is not None:
-                yield do.Send(self.holder, say.SnapshotLacking(self.epoch, reason))
-        elif self._may_replace_journal(now):
-            history = History(self._journal.base, self._journal.epochs)
-            yield from self._replace_journal(do.Restore(history, reason), reason)
-
     def bind(self) -> Iterator[do.Action]:
         """Bind this journal to the group of the lease row, if this node follows the holder in the
         row (RULES.md#r6)."""
@@ -194,10 +168,11 @@ class Follower:
         this node as in sync. A node never removes committed records unless an operator gave them up
         (RULES.md#r26).
         """
-        shared_end = message.shared_end
-        if not self._may_replace_journal(now):
-            return
-        if shared_end.sequence < self._journal.committed and not message.forced:
+        lease, row, shared_end = self._lease, self._lease.row, message.shared_end
+        out = row is not None and row.epoch == lease.high_water.epoch
+        if not out or not lease.row_is_current or lease.member in (row.in_sync if row else ()):
+            lease.ask_at_once(now)
+        elif shared_end.sequence < self._journal.committed and not message.forced:
             yield Stop(
                 f"{holder} lacks records that are committed here after {shared_end}: the two "
                 "journals have different histories; keep the right one, and run ha-engine reinit "
@@ -221,28 +196,16 @@ class Follower:
                 do.TruncateJournal(shared_end, reason, set_aside=self.giving_up), reason
             )
 
-    def _may_replace_journal(self, now: float) -> bool:
-        """Whether the node has read a current lease row that does not list it as in sync.
-
-        If not, the node reads the row at once.
-        """
-        lease, row = self._lease, self._lease.row
-        present = row is not None and row.epoch == lease.high_water.epoch and lease.row_is_current
-        if row is None or not present or lease.member in row.in_sync:
-            lease.ask_at_once(now)
-            return False
-        return True
-
     def _replace_journal(
         self, change: do.TruncateJournal | do.Restore, reason: str
     ) -> Iterator[do.Action]:
         """Truncate or restore the journal, as ``change`` says.
 
         If the node gives up records, it first ends the query process, whose state may include these
-        records. A restore of lost state ends the query process too.
+        records.
         """
         incarnation = self._query_control.process.incarnation
-        if (self.giving_up or self.leaves) and incarnation is not None:
+        if self.giving_up and incarnation is not None:
             yield do.StopQueryProcess(incarnation, reason)
             return
         self.replacing_journal = True
@@ -293,7 +256,6 @@ class Follower:
             yield do.Send(peer, say.Promise(message.epoch, message.request, mine))
         if self.epoch == message.epoch:
             yield self._ack(peer)
-            yield from self._restore_lost_state(now)
 
     def answer_snapshot_request(
         self, event: on.SnapshotTaken | on.SnapshotFailed
@@ -334,6 +296,5 @@ class Follower:
             self.headroom,
             query_control.warm(journal.committed),
             query_control.batches(),
-            self.leaves,
         )
         return do.Send(peer, ack)

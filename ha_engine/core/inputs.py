@@ -251,19 +251,26 @@ class JournalTrimmed:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxRestored:
+    """The outbox of a query begins after batch ``left`` now, because the state of the query came
+    from a snapshot (RULES.md#r21). A BatchAdmitted follows for each batch of the snapshot."""
+
+    query: str
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueryFailed:
     """A query ended with an error in batch ``number``, or before any batch if ``number`` is 0.
 
     ``by_host`` is True if the host caused the failure, for instance by slowness, and the batch did
-    not (RULES.md#i15). ``state_lost`` is True if only a snapshot has the query's state again
-    (RULES.md#r21).
+    not (RULES.md#i15).
     """
 
     query: str
     number: int
     reason: str
     by_host: bool = False
-    state_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +349,7 @@ Input = (
     | RevisionsKept
     | SnapshotNotShown
     | JournalTrimmed
+    | OutboxRestored
     | QueryFailed
     | QueryRefused
     | SkipAsked

@@ -257,6 +257,14 @@ class QueryMarks:
         self._begin_after(floor)
         return floor
 
+    def outbox_restored(self, left: int) -> None:
+        """Note that the outbox begins after batch ``left``, because a snapshot has the state of the
+        query and the batches after ``left``."""
+        if left > self.outbox.floor:
+            self.admitted = max(self.admitted, left)
+            self.outbox.trim(left)
+            self._begin_after(left)
+
     def _begin_after(self, floor: int) -> None:
         self.outbox.begin_after(floor)
         for sink in self.published.keys() - self.recorded.keys():

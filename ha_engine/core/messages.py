@@ -111,8 +111,7 @@ class Ack:
 
     ``headroom`` is False while the follower's disk is nearly full (RULES.md#r30). ``warm`` says
     whether the follower's queries are warm (RULES.md#r10). ``batches`` has (query, newest batch)
-    for each query that runs. If ``leaves`` is True, the follower must leave the in-sync list, since
-    it restores a snapshot (RULES.md#r21).
+    for each query that runs.
     """
 
     epoch: int
@@ -121,7 +120,6 @@ class Ack:
     headroom: bool
     warm: bool
     batches: tuple[tuple[str, int], ...] = ()
-    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,6 @@ class Peer:
         # The sequence that a journal had acked before its disk went back (RULES.md#r8).
         self._acked_before: dict[str, int] = {}
         self.headroom, self.warm = True, False
-        # RULES.md#r21: whether the member wants to leave the in-sync list.
-        self.leaves = False
         self.batches: dict[str, int] = {}
         # When each query last made progress on the member. For a query without an entry, the time
         # of the connection counts.
@@ -134,7 +132,7 @@ class Peer:
 
         The member's acks count for the rest of this epoch.
         """
-        self.journal_id, self._begins_from, self.leaves = journal_id, None, False
+        self.journal_id, self._begins_from = journal_id, None
         self.stage, self.last_message_at, self.advanced_at = Stage.REPLICATE, now, now
 
     def acked(self, now: float, ack: Ack) -> None:
@@ -144,7 +142,7 @@ class Peer:
         if ack.durable > self.acked_through:
             self._acked_through[ack.journal_id] = ack.durable
             self.advanced_at = self._progress_at = now
-        self.headroom, self.warm, self.leaves = ack.headroom, ack.warm, ack.leaves
+        self.headroom, self.warm = ack.headroom, ack.warm
         newest = dict(ack.batches)
         for query, _ in newest.items() ^ self.batches.items():
             self._batch_at[query] = now

@@ -76,8 +76,6 @@ class QueryLife:
         self.failure: Failure | None = None
         self.restart_at = -math.inf
         self.restarts = 0
-        # RULES.md#r21: whether neither the checkpoint nor the journal has the query's state.
-        self.state_lost = False
         # The number of times that the query became FAILED at a batch (RULES.md#i15), for status and
         # metrics.
         self.poisoned = 0
@@ -99,7 +97,7 @@ class QueryLife:
 
     def advanced(self) -> None:
         """Forget earlier failures, since a batch was admitted."""
-        self.failure, self._failed_batch, self.state_lost = None, None, False
+        self.failure, self._failed_batch = None, None
         self._failures = self._deaths = self._hindrances = 0
 
     def failed(self, now: float, number: int, reason: str) -> None:

@@ -68,6 +68,7 @@ class QueryControl:
             case (
                 on.MarkWanted(query)
                 | on.BatchAdmitted(query)
+                | on.OutboxRestored(query)
                 | on.QueryFailed(query)
                 | on.QueryRefused(query)
                 | on.SkipAsked(query)
@@ -84,6 +85,8 @@ class QueryControl:
             case on.BatchAdmitted():
                 self.deployment.admitted(event)
                 self.process.proved_itself()
+            case on.OutboxRestored(query, left):
+                self.deployment.marks[query].outbox_restored(left)
             case on.QueryProcessAdopted():
                 self.process.adopt(event.incarnation)
             case on.QueryProcessAttended():

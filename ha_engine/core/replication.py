@@ -273,8 +273,8 @@ class Replication:
         """Choose the near members: joining members that a commit waits for.
 
         A member becomes near when it has almost all records, and stops being near when it falls
-        behind, or wants to leave. A member with a nearly full disk does not become near, since it
-        would block the producers as soon as it is in sync (RULES.md#r30).
+        behind. A member with a nearly full disk does not become near, since it would block the
+        producers as soon as it is in sync (RULES.md#r30).
         """
         self.near = self._near(now)
 
@@ -282,7 +282,7 @@ class Replication:
         near = (
             peer.member
             for peer in self.peers.values()
-            if peer.stage is Stage.REPLICATE and now < self._late_at(peer) and not peer.leaves
+            if peer.stage is Stage.REPLICATE and now < self._late_at(peer)
             if (peer.acked_through >= self._goal and peer.headroom) or peer.member in self.near
         )
         return frozenset(member for member in near if member is not None)
@@ -291,8 +291,7 @@ class Replication:
         """The members that the lease row should list as in sync.
 
         A late member leaves the list, and so does a member that has lost committed records
-        (RULES.md#r8) or the state of a query (RULES.md#r21). A near member enters the list once it
-        has every committed record.
+        (RULES.md#r8). A near member enters the list once it has every committed record.
         """
         kept = tuple(m for m in listed if m == self.me or not self._is_lost(m, now))
         new = tuple(m for m in sorted(self.near, key=lambda m: m.node) if m not in kept)
@@ -374,9 +373,7 @@ class Replication:
 
     def _is_lost(self, member: Member, now: float) -> bool:
         peer = self.peers.get(member.node)
-        if peer is None or peer.member != member:
-            return True
-        return peer.leaves or now >= self._late_at(peer)
+        return peer is None or peer.member != member or now >= self._late_at(peer)
 
     def _late_at(self, peer: Peer) -> float:
         """The moment at which ``peer`` has been silent or behind for a sync_timeout."""

@@ -73,6 +73,9 @@ class LocalAnswers:
     def lacks_mark_after(self, query: str, number: int) -> bool:
         return self.core.deployment.lacks_mark_after(query, number)
 
+    def lacks_records_from(self, first: int) -> bool:
+        return first < self.journal.first
+
     def locate(self, first: int, last: int) -> list[Extent]:
         return self.journal.locate(first, last)
 

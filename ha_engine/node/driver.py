@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -279,12 +280,13 @@ class Driver:
         )
 
     async def _resume_query(self, ports: Ports, run: do.RunQuery) -> None:
-        history, marks = self.core.journal.history, self.core.deployment.marks[run.query]
-        if await self._snapshot_actions(ports).bring_state(run, history, marks.admitted):
+        journal = self.core.journal
+        durable = replace(journal.history, ends=journal.position_at(journal.durable))
+        if await self._snapshot_actions(ports).bring_state(run, durable):
             ports.process_link.run_query(run)
 
     def _snapshot_actions(self, ports: Ports) -> SnapshotActions:
-        return SnapshotActions(ports.snapshots, self.handle)
+        return SnapshotActions(ports.snapshots, self.handle, ports.publishing.admitted)
 
     async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:
         """Write the outage into the lease's history. Only people read the history, so the driver

@@ -59,6 +59,7 @@ class Answers(Protocol):
     def skipped(self, query: str, number: int) -> bool: ...
     def was_made_by_other_code(self, query: str, number: int) -> bool: ...
     def lacks_mark_after(self, query: str, number: int) -> bool: ...
+    def lacks_records_from(self, first: int) -> bool: ...
     def locate(self, first: int, last: int) -> list[Extent]: ...
 
 
@@ -161,6 +162,8 @@ class LocalService(rpc.LocalServicer):
         await self._known(request.incarnation, context)
         if self._answers.skipped(request.query, request.number):
             return pb.LocateReply(skipped=True)
+        if self._answers.lacks_records_from(request.first_sequence):
+            return pb.LocateReply(trimmed=True)
         found = await asyncio.to_thread(
             self._answers.locate, request.first_sequence, request.last_sequence
         )
@@ -248,8 +251,7 @@ class LocalService(rpc.LocalServicer):
 
     def _on_failed(self, query: str, failed: pb.QueryFailed) -> None:
         log.warning("query failed", query=query, batch=failed.number, reason=failed.reason)
-        by_host, state_lost = failed.by_host, failed.state_lost
-        self._steps.handle(on.QueryFailed(query, failed.number, failed.reason, by_host, state_lost))
+        self._steps.handle(on.QueryFailed(query, failed.number, failed.reason, failed.by_host))
 
     async def _prepare(self, query: str, schema: bytes) -> str:
         """The reason why the query must not start, or an empty string. An unavailable sink does not

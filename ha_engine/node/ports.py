@@ -9,6 +9,7 @@ from typing import Protocol
 from ha_engine.core import HighWater
 from ha_engine.core import actions as do
 from ha_engine.core.messages import Message
+from ha_engine.snapshot.restore import RestoredState
 from ha_engine.types import (
     DatabaseIdentity,
     History,
@@ -64,6 +65,7 @@ class Peers(Protocol):
 
 class Publishing(Protocol):
     def start(self, epoch: int) -> None: ...
+    def admitted(self, query: str, number: int) -> None: ...
     async def stop(self) -> None: ...
 
 
@@ -109,11 +111,9 @@ class Snapshots(Protocol):
         """Download a revision, which replaces journal, outbox and checkpoints when the node process
         restarts. Raises EngineError."""
 
-    async def bring_state(
-        self, run: do.RunQuery, history: History, admitted: int
-    ) -> Revision | None:
-        """Restore a query's state from a snapshot of this ``history``, up to the batch
-        ``admitted``.
+    async def bring_state(self, run: do.RunQuery, history: History) -> RestoredState | None:
+        """Restore a query's state from a snapshot of this ``history``, and its batches too if the
+        outbox lacks them.
 
         Returns None if the query already has its state. Raises EngineError.
         """

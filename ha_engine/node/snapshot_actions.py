@@ -21,6 +21,7 @@ from ha_engine.errors import (
 )
 from ha_engine.node.ports import Snapshots
 from ha_engine.snapshot.manifest import CapturedQuery
+from ha_engine.snapshot.restore import RestoredState
 from ha_engine.snapshot.service import Facts
 from ha_engine.types import History, SnapshotPlace
 
@@ -45,10 +46,11 @@ def facts_of(
 @dataclass(frozen=True, slots=True)
 class SnapshotActions:
     """Performs the core's snapshot actions. ``handle`` gives the outcome of an action to the
-    core."""
+    core, and ``admitted`` tells the publish stage of a batch."""
 
     snapshots: Snapshots
     handle: Callable[[on.Input], None]
+    admitted: Callable[[str, int], None]
 
     async def perform(self, action: SnapshotAction) -> None:
         """Perform one snapshot action. Raises JournalReplaced after a restore, because the node
@@ -69,13 +71,13 @@ class SnapshotActions:
             case do.Restore():
                 await self._restore(action)
 
-    async def bring_state(self, run: do.RunQuery, history: History, admitted: int) -> bool:
+    async def bring_state(self, run: do.RunQuery, history: History) -> bool:
         """Restore a query's state that the journal cannot rebuild, before Spark starts the query.
 
         Returns False if the database is unreachable, because the core retries the query later.
         """
         try:
-            revision = await self.snapshots.bring_state(run, history, admitted)
+            restored = await self.snapshots.bring_state(run, history)
         except (DatabaseUnreachable, DatabaseNotReady) as error:
             reason = f"its checkpoint is lost, and no snapshot can be read: {error}"
             self.handle(on.QueryFailed(run.query, 0, reason, by_host=True))
@@ -83,13 +85,22 @@ class SnapshotActions:
         except SnapshotDamaged as error:
             log.error("no snapshot has the query's state", query=run.query, reason=str(error))
             return True
-        if revision is not None:
-            log.warning(
-                "lost query state restored from a snapshot",
-                query=run.query,
-                at=str(revision.position),
-            )
+        if restored is not None:
+            self._note(run.query, restored)
         return True
+
+    def _note(self, query: str, restored: RestoredState) -> None:
+        log.warning(
+            "lost query state restored from a snapshot",
+            query=query,
+            at=str(restored.revision.position),
+            batches=len(restored.batches),
+        )
+        self.handle(on.OutboxRestored(query, restored.left))
+        first = restored.number - len(restored.batches) + 1
+        for number, batch in enumerate(restored.batches, first):
+            self.handle(on.BatchAdmitted(query, number, batch.rows, batch.bytes))
+            self.admitted(query, number)
 
     async def _take(self, place: SnapshotPlace) -> None:
         try:

@@ -13,6 +13,7 @@ in memory.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -97,6 +98,17 @@ class Outbox:
                 )
             query_outbox.add(OutboxBatch(attempt.file, rows, bytes), attempt.digest)
             return Admission.ADMITTED
+
+    def restore(self, query: str, left: int, files: Sequence[Path]) -> list[OutboxBatch]:
+        """Continue after a snapshot, which has the query's batches after ``left`` in ``files``.
+
+        The outbox has no batch up to ``left`` afterwards. Returns the batches that the outbox
+        lacked, in order. Their content must be durable. A crash leaves a part of the batches
+        without a gap. Raises OutboxDamaged, DiskFailed.
+        """
+        with self._lock:
+            query_outbox = self._of_query(query)
+            return query_outbox.restore(left, files)
 
     def report_digest(self, query: str, number: int, digest: str) -> None:
         """Store the digest of an admitted batch, unless one is stored already."""

@@ -6,7 +6,7 @@ The caller, ``Outbox``, holds its lock during each call.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from google_crc32c import value as crc32c
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.system.disk import disk
-from ha_engine.system.files import CREATE, OS_FILES, Files, read_file, write_all
+from ha_engine.system.files import CREATE, OS_FILES, Files, make_directory, read_file, write_all
 
 DIGESTS_KEPT = 1024
 """Number of trimmed batches whose digests are kept, to judge a late second attempt."""
@@ -100,6 +100,19 @@ class QueryOutbox:
         self._put(number, replace(pending, path=path))
         if digest is not None:
             self.keep_digest(number, digest)
+
+    def restore(self, left: int, files: Sequence[Path]) -> list[OutboxBatch]:
+        """Trim up to ``left``, then admit those of ``files`` that follow the last batch. The files
+        are those of the batches after ``left``, in order."""
+        with disk(self._place):
+            make_directory(self._place, files=self._files)
+        self.trim(left)
+        had = self.last
+        for file in files[had - left :]:
+            with disk(file):
+                batch = _batch_at(file, self._files)
+            self.add(batch, None)
+        return [self.batches[number] for number in range(had + 1, self.last + 1)]
 
     def _make_durable(self) -> None:
         """Make the entries of the query's directory durable, and once its own entry, which the

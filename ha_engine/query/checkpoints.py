@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ha_engine.errors import StateLost
+from ha_engine.query.checkpoint_files import last_finished
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory, replace_file
 from ha_engine.system.fsync import boot_id
@@ -28,10 +29,9 @@ _ASIDE = ".set-aside-"
 _WRITTEN_BY_SPARK = ("offsets", "commits", "state")
 _LOST = (
     "the query's checkpoint is lost, and the journal cannot rebuild the state, which is older than "
-    "the journal or than the query's definition; a node that is not the active restores a snapshot "
-    "by itself, so run 'ha-engine switchover' if this node is the active; without another node in "
-    "sync, set on_change to reset and change the query (a comment is enough) to begin with empty "
-    "state"
+    "the journal or than the query's definition; the query waits for a snapshot with the state; if "
+    "there will be none, run 'ha-engine reinit' on this node while another node is in sync, or set "
+    "on_change to reset and change the query (a comment is enough) to begin with empty state"
 )
 
 
@@ -114,7 +114,7 @@ def stamp_restored(checkpoint: Path, lineage: str, files: Files = OS_FILES) -> N
 
 
 def disown(checkpoint: Path, files: Files = OS_FILES) -> None:
-    """Make the next ``open_checkpoint`` set the checkpoint aside, because a file of it is damaged.
+    """Make the next ``open_checkpoint`` set the checkpoint aside, because no batch can continue it.
 
     Raises DiskFailed.
     """
@@ -162,13 +162,13 @@ class _Stamp:
 
 
 def _may_be_complete(directory: Path, wanted: _Stamp) -> bool:
-    """Whether the checkpoint has the wanted lineage and no empty file.
+    """Whether the checkpoint has the wanted lineage, a finished batch and no empty file.
 
     Spark itself checks everything else when it opens the checkpoint. ``_may_be_complete`` is a
     weaker check than ``is_whole``, only for state that nothing can rebuild.
     """
     found = _Stamp.read(directory)
-    if found is None or found.lineage != wanted.lineage:
+    if found is None or found.lineage != wanted.lineage or last_finished(directory) is None:
         return False
     files = (path for part in _WRITTEN_BY_SPARK for path in (directory / part).rglob("*"))
     return all(path.stat().st_size for path in files if path.is_file())

@@ -29,12 +29,15 @@ class Marks:
             pass
         if reply.trimmed:
             raise CheckpointTooOld(
-                f"the checkpoint ends at batch {number}, and the journal begins after later marks"
+                f"the checkpoint ends at batch {number}, and the journal has trimmed the next mark"
             )
         return Mark(self._query, reply.number, reply.sequence)
 
     def located(self, number: int, first: int, last: int) -> tuple[Extent, ...]:
-        """The bytes of the records from ``first`` to ``last``; a skipped batch has none."""
+        """The bytes of the records from ``first`` to ``last``; a skipped batch has none.
+
+        Raises CheckpointTooOld if the journal has trimmed these records.
+        """
         request = pb.LocateRequest(
             incarnation=self._incarnation,
             query=self._query,
@@ -43,5 +46,9 @@ class Marks:
             last_sequence=last,
         )
         reply = self._link.call(self._link.stub.Locate, request)
+        if reply.trimmed:
+            raise CheckpointTooOld(
+                f"the journal has trimmed the records of batch {number}, from {first} to {last}"
+            )
         found = () if reply.skipped else reply.extents
         return tuple(Extent(one.path, one.offset, one.length) for one in found)

@@ -224,7 +224,7 @@ class QueryRunner:
         A worker's death without a reason counts as caused by the host only if the kernel killed a
         process for lack of memory.
         """
-        if is_of_the_host(error) or is_useless_checkpoint(error):
+        if isinstance(error, StateLost) or is_of_the_host(error) or is_useless_checkpoint(error):
             return True
         return is_worker_death(error) and self._kills.rose()
 
@@ -249,7 +249,6 @@ class QueryRunner:
             reason=reason,
             detail=detail(error),
             by_host=self._is_of_the_host(error),
-            state_lost=isinstance(error, StateLost),
         )
         self._report(query, failed=failed)
 

@@ -26,10 +26,12 @@ from ha_engine.errors import (
 )
 from ha_engine.journal import Journal
 from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
+from ha_engine.outbox import Outbox, OutboxBatch
+from ha_engine.outbox.query_outbox import batch_paths
 from ha_engine.query.checkpoints import stamp_restored
 from ha_engine.snapshot import base_file, restored
 from ha_engine.snapshot.files import Progress, download
-from ha_engine.snapshot.manifest import Manifest
+from ha_engine.snapshot.manifest import CapturedQuery, Manifest, StoredFile
 from ha_engine.snapshot.pinning import pinned
 from ha_engine.snapshot.verification import RevisionReader, distrust_damaged, manifest_of
 from ha_engine.stats.counters import Restored, SnapshotCounters, Transfer
@@ -72,6 +74,20 @@ class Places:
     @property
     def staged_checkpoints(self) -> Path:
         return self.checkpoints / WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredState:
+    """The state of a query after batch ``number``, from ``revision``.
+
+    If the outbox did not have that batch, the outbox now begins after batch ``left``, and has
+    admitted ``batches``, the last of which is batch ``number``.
+    """
+
+    revision: Revision
+    number: int
+    left: int = 0
+    batches: tuple[OutboxBatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +137,24 @@ class Restoring:
 
         return self._newest(history, bring, skipped)
 
-    def restore_state(self, query: str, lineage: str, history: History, admitted: int) -> Revision:
-        """Restore only the checkpoint of ``query``, from the newest usable revision.
+    def restore_state(
+        self, query: str, lineage: str, history: History, outbox: Outbox
+    ) -> RestoredState:
+        """Restore only the state of ``query``, from the newest usable revision in ``history``.
 
-        The restored state is never after a later batch than ``admitted``, the newest batch that the
-        outbox has or had.
+        Spark must not continue after a later batch than the newest one that the outbox has or had.
+        If the state is of such a batch, ``outbox`` first gets the batches of the revision. The
+        journal must have their marks, so ``history`` ends with the durable records of the journal.
         """
+        restored: list[RestoredState] = []
 
-        def bring(_: Revision, manifest: Manifest, progress: Progress) -> None:
-            self._bring_state(manifest, query, lineage, admitted, progress)
+        def bring(revision: Revision, manifest: Manifest, progress: Progress) -> None:
+            captured = _captured(manifest, query, lineage)
+            left, batches = self._bring_state(manifest, captured, lineage, outbox, progress)
+            restored.append(RestoredState(revision, captured.number, left, tuple(batches)))
 
-        return self._newest(history, bring, [])
+        self._newest(history, bring, [])
+        return restored[-1]
 
     def _newest(self, history: History | None, bring: Bring, skipped: list[int]) -> Revision:
         """Restore the newest usable revision; add damaged or unfit revisions to ``skipped``."""
@@ -208,33 +231,36 @@ class Restoring:
         self._make_journal(manifest)
 
     def _bring_state(
-        self, manifest: Manifest, query: str, lineage: str, admitted: int, progress: Progress
-    ) -> None:
+        self,
+        manifest: Manifest,
+        captured: CapturedQuery,
+        lineage: str,
+        outbox: Outbox,
+        progress: Progress,
+    ) -> tuple[int, list[OutboxBatch]]:
         """Restore the state of one query from a revision.
 
-        State of another lineage does not fit the query (RULES.md#r23). Raises SnapshotDamaged if
-        the revision lacks state of the query's lineage. Also raises SnapshotDamaged if the
-        state is after a later batch than ``admitted``.
+        Return ``left`` and the batches of ``RestoredState``.
         """
-        captured = {one.query: one for one in manifest.queries}.get(query)
-        if captured is None or str(captured.lineage) != lineage.rpartition(":")[2]:
-            raise SnapshotDamaged(
-                f"the revision has no state of query {query} of the lineage in the journal"
-            )
-        if captured.number > admitted:
-            raise SnapshotDamaged(
-                f"the revision's state of query {query} is after batch {captured.number}, "
-                f"but this node's outbox ends at batch {admitted}"
-            )
-        name = f"{CHECKPOINTS}/{query}"
-        files = [file for file in manifest.files if file.path.startswith(f"{name}/")]
-        self.transfer.begin(sum(file.size for file in files))
-        download(self.store, files, self.places.staged_checkpoints, progress, self.files)
-        fresh = self.places.staged_checkpoints / name
+        query, behind = captured.query, outbox.last_admitted(captured.query) < captured.number
+        state = _files_below(manifest, f"{CHECKPOINTS}/{query}")
+        output = _files_below(manifest, f"{OUTBOX}/{query}") if behind else []
+        self.transfer.begin(sum(file.size for file in (*state, *output)))
+        download(self.store, state, self.places.staged_checkpoints, progress, self.files)
+        download(self.store, output, self.places.coming, progress, self.files)
+        fresh = self.places.staged_checkpoints / CHECKPOINTS / query
         stamp_restored(fresh, lineage, self.files)
         self.files.sync(self.places.staged_checkpoints)
+        left, batches = 0, list[OutboxBatch]()
+        if behind:
+            self.files.sync(self.places.coming)
+            files = dict(batch_paths(self.places.coming / OUTBOX / query))
+            left = captured.number - len(files)
+            batches = outbox.restore(query, left, [files[number] for number in sorted(files)])
+            self.files.rmtree(self.places.coming)
         _replace(fresh, self.places.checkpoints / query, self.files)
         self.files.rmtree(self.places.staged_checkpoints)
+        return left, batches
 
     def _download(self, manifest: Manifest, progress: Progress) -> None:
         """Download the files of ``manifest``.
@@ -242,7 +268,7 @@ class Restoring:
         Checkpoints go into a directory on their own file system, since a rename cannot cross file
         systems.
         """
-        mine = [file for file in manifest.files if file.path.startswith(f"{CHECKPOINTS}/")]
+        mine = _files_below(manifest, CHECKPOINTS)
         rest = [file for file in manifest.files if file not in mine]
         staged = self.places.staged_checkpoints
         download(self.store, mine, staged, progress, self.files)
@@ -274,6 +300,21 @@ class Restoring:
         for one in manifest.queries:
             checkpoint = self.places.staged_checkpoints / CHECKPOINTS / one.query
             stamp_restored(checkpoint, f"{journal_id}:{one.lineage}", self.files)
+
+
+def _captured(manifest: Manifest, query: str, lineage: str) -> CapturedQuery:
+    """The state of a query in a revision. State of another lineage does not fit the query
+    (RULES.md#r23). Raises SnapshotDamaged if the revision lacks state of the query's lineage."""
+    for captured in manifest.queries:
+        if captured.query == query and str(captured.lineage) == lineage.rpartition(":")[2]:
+            return captured
+    raise SnapshotDamaged(
+        f"the revision has no state of query {query} of the lineage in the journal"
+    )
+
+
+def _files_below(manifest: Manifest, directory: str) -> list[StoredFile]:
+    return [file for file in manifest.files if file.path.startswith(f"{directory}/")]
 
 
 def _clear(places: Places, files: Files) -> None:

@@ -33,7 +33,7 @@ from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.files import ChunkWriter, Names, upload
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, encode
-from ha_engine.snapshot.restore import JOURNAL, Restoring, RevisionSource
+from ha_engine.snapshot.restore import JOURNAL, RestoredState, Restoring, RevisionSource
 from ha_engine.stats.counters import Transfer
 from ha_engine.types import Collected, History, Holder, Position, Revision, SnapshotPlace
 
@@ -175,14 +175,12 @@ class SnapshotService:
         log.info("snapshot restored", at=str(revision.position), bytes=size, seconds=seconds)
         return revision
 
-    async def bring_state(
-        self, run: do.RunQuery, history: History, admitted: int
-    ) -> Revision | None:
-        """Restore a query's checkpoint from a snapshot in ``history``.
+    async def bring_state(self, run: do.RunQuery, history: History) -> RestoredState | None:
+        """Restore a query's checkpoint from a snapshot in ``history``, and its batches too if the
+        outbox lacks them.
 
-        Returns None if the query's checkpoint is complete already. Spark must not continue after a
-        later batch than ``admitted``, the newest batch that the outbox has or had. Raises
-        SnapshotDamaged, DatabaseUnreachable, DiskFailed.
+        Returns None if the query's checkpoint is complete already. Raises SnapshotDamaged,
+        DatabaseUnreachable, DiskFailed, OutboxDamaged.
         """
         root, query, lineage = self._restoring.places.checkpoints, run.query, run.lineage
         files = self._restoring.files
@@ -190,12 +188,12 @@ class SnapshotService:
         if await asyncio.to_thread(is_whole, root, query, lineage):
             return None
 
-        def bring() -> Revision | None:
+        def bring() -> RestoredState | None:
             # The core may request the same checkpoint twice. Spark may already use the checkpoint
             # that the first request restored.
             if is_whole(root, query, lineage):
                 return None
-            return self._restoring.restore_state(query, lineage, history, admitted)
+            return self._restoring.restore_state(query, lineage, history, self._capture.outbox)
 
         return await self._in_thread(bring)
 

@@ -254,7 +254,11 @@ class EventSync:
 
     def _opened(self, link: Link, theirs: Hello) -> None:
         peer = link.peer
-        if former := self._links.get(peer):
+        former = self._links.get(peer)
+        if former and former.process != link.process:
+            link.end("another process of the peer has connected meanwhile")
+            return
+        if former:
             self._lost(former, "a newer link to the peer replaced this one")
         if self._stopping:
             link.end("this node stops")

@@ -210,8 +210,11 @@ class LocateReply(_message.Message):
 
     SKIPPED_FIELD_NUMBER: _builtins.int
     EXTENTS_FIELD_NUMBER: _builtins.int
+    TRIMMED_FIELD_NUMBER: _builtins.int
     skipped: _builtins.bool
     """An operator gave the batch up: it reads no rows."""
+    trimmed: _builtins.bool
+    """The journal no longer has these records, so no batch can continue this state."""
     @_builtins.property
     def extents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Extent]: ...
     def __init__(
@@ -219,10 +222,11 @@ class LocateReply(_message.Message):
         *,
         skipped: _builtins.bool = ...,
         extents: _abc.Iterable[Global___Extent] | None = ...,
+        trimmed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["extents", b"extents", "skipped", b"skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["extents", b"extents", "skipped", b"skipped", "trimmed", b"trimmed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -491,7 +495,6 @@ class QueryFailed(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     BY_HOST_FIELD_NUMBER: _builtins.int
-    STATE_LOST_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The batch that was running, 0 when none was."""
     reason: _builtins.str
@@ -499,8 +502,6 @@ class QueryFailed(_message.Message):
     detail: _builtins.str
     by_host: _builtins.bool
     """The host caused the failure, not the batch: another attempt may succeed however often it failed."""
-    state_lost: _builtins.bool
-    """Neither the checkpoint nor the journal has the query's state; only a snapshot has it."""
     def __init__(
         self,
         *,
@@ -508,11 +509,10 @@ class QueryFailed(_message.Message):
         reason: _builtins.str = ...,
         detail: _builtins.str = ...,
         by_host: _builtins.bool = ...,
-        state_lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_host", b"by_host", "detail", b"detail", "number", b"number", "reason", b"reason", "state_lost", b"state_lost"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_host", b"by_host", "detail", b"detail", "number", b"number", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

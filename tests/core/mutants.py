@@ -379,7 +379,7 @@ MUTANTS = (
         "R26",
         "follower",
         "Follower._replace_journal",
-        "(self.giving_up or self.leaves) and incarnation is not None",
+        "self.giving_up and incarnation is not None",
         "False",
     ),
     Mutant("R26", "marks", "QueryMarks.wake_at", "self.unanswered", ""),

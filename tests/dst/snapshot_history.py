@@ -466,9 +466,11 @@ class SnapshotHistory(DiskHistory):
     def _bring(self, node: Node, lineage: str) -> int:
         """Restore the checkpoint alone, and return the batch after which its state is."""
         run = do.RunQuery(QUERY, lineage, Mark(QUERY, 0, 0), must_resume=True, digest="v1")
-        positions = self._positions()
-        service, admitted = node.service, self.admitted
-        done = self._call(lambda: service.bring_state(run, positions, admitted))
+        positions, service = replace(self._positions(), ends=node.journal.last), node.service
+        # The outbox may get the batches of any revision, and lose those before.
+        lefts = [left for at, left in self.floors.items() if positions.has(at)]
+        self.floor = max([self.floor, *lefts])
+        done = self._call(lambda: service.bring_state(run, positions))
         if done is None:
             raise Crashed
         if (error := done.exception()) is not None:
@@ -479,10 +481,14 @@ class SnapshotHistory(DiskHistory):
                 raise error
             return 0
         self.counts["states brought"] += 1
-        revision = done.result()
-        assert revision is not None
-        (number,) = [number for _, number in self.places_taken[revision.position].batches]
-        self.tell(f"brought the state after batch {number}")
+        restored = done.result()
+        assert restored is not None
+        (number,) = [number for _, number in self.places_taken[restored.revision.position].batches]
+        self.tell(f"brought the state after batch {number}, and {len(restored.batches)} batches")
+        self.require(restored.number == number, f"not {number}, but {restored.number}")
+        self.counts["batches brought"] += len(restored.batches)
+        self.admitted = max(self.admitted, number)
+        self.require(node.outbox.last_admitted(QUERY) == self.admitted, "other batches")
         self.require(is_whole(self.places.checkpoints, QUERY, lineage), "the state is not whole")
         self.require(self._require_state(number) == number, f"not the state after {number}")
         return number

@@ -69,7 +69,7 @@ class QueryStandIn:
         try:
             self._run_batches(run)
         except StateLost as error:
-            self._fail(run, pb.QueryFailed(reason=str(error), state_lost=True))
+            self._fail(run, pb.QueryFailed(reason=str(error), by_host=True))
         except CheckpointTooOld as error:
             self.disown(run)
             self._fail(run, pb.QueryFailed(reason=str(error), by_host=True))

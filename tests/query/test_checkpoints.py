@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ha_engine.errors import QueryProcessFailed
+from ha_engine.errors import StateLost
 from ha_engine.query.checkpoints import carry_on, is_whole, mark_clean, open_checkpoint
 from ha_engine.system.fsync import boot_id
 
@@ -38,7 +38,7 @@ def test_a_checkpoint_with_another_stamp_is_not_used(tmp_path: Path) -> None:
 
 
 def test_state_that_must_resume_is_not_replaced_by_an_empty_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(QueryProcessFailed, match="the query's checkpoint is lost"):
+    with pytest.raises(StateLost, match="the query's checkpoint is lost"):
         open_checkpoint(tmp_path, "q", "journal:1", must_resume=True)
     assert not (tmp_path / "q").exists()
 
@@ -47,6 +47,13 @@ def test_state_that_must_resume_continues_from_its_checkpoint(tmp_path: Path) ->
     (open_checkpoint(tmp_path, "q", "journal:1") / "offsets").touch()
     resumed = open_checkpoint(tmp_path, "q", "journal:1", must_resume=True)
     assert (resumed / "offsets").exists()
+
+
+def test_checkpoint_without_a_finished_batch_has_no_state(tmp_path: Path) -> None:
+    """A loss of power before the first writeback leaves the stamp and empty directories."""
+    (open_checkpoint(tmp_path, "q", "journal:1", boot="first") / "commits").mkdir()
+    with pytest.raises(StateLost, match="the query's checkpoint is lost"):
+        open_checkpoint(tmp_path, "q", "journal:1", must_resume=True, boot="second")
 
 
 def test_host_identifies_its_boot() -> None:
@@ -102,7 +109,7 @@ def test_state_that_must_resume_is_lost_with_any_emptied_file(
     tmp_path: Path,
 ) -> None:
     checkpoint = written(tmp_path, "first", size=0)
-    with pytest.raises(QueryProcessFailed, match="the query's checkpoint is lost"):
+    with pytest.raises(StateLost, match="the query's checkpoint is lost"):
         is_used_again(tmp_path, "second", must_resume=True)
     assert (checkpoint / "offsets").exists()
 

@@ -442,7 +442,7 @@ SCHEDULED = (
         "R26",
         "follower",
         "Follower._replace_journal",
-        "(self.giving_up or self.leaves) and incarnation is not None",
+        "self.giving_up and incarnation is not None",
         "False",
     ),
     _scheduled(

@@ -115,9 +115,9 @@ def write_batch(checkpoint: Path, batch: int, kind: str, state: bytes) -> None:
     (checkpoint / "commits" / str(batch)).write_text("v1\n{}")
 
 
-def write_outbox(home: Path) -> Outbox:
+def write_outbox(home: Path, admitted: int) -> Outbox:
     outbox = Outbox.open(home / "outbox")
-    for number in range(1, BATCHES + 1):
+    for number in range(1, admitted + 1):
         admit(home, outbox, number)
     return outbox
 
@@ -142,7 +142,15 @@ def prepare(engine: Engine) -> None:
     leases.close()
 
 
-def node_at(home: Path, engine: Engine, *, empty: bool = False, application: str = "app") -> Node:
+def node_at(
+    home: Path,
+    engine: Engine,
+    *,
+    empty: bool = False,
+    application: str = "app",
+    admitted: int = BATCHES,
+) -> Node:
+    """Return a node with all records, whose outbox has the first ``admitted`` batches."""
     home.mkdir()
     journal = Journal.open(home / "journal", group="test", segment_size=1 << 10)
     outbox = Outbox.open(home / "outbox")
@@ -151,7 +159,7 @@ def node_at(home: Path, engine: Engine, *, empty: bool = False, application: str
             journal.append([Record(Position(1, sequence), sequence - 1, body, b"x" * 300)])
         journal.sync()
         write_checkpoint(home / "checkpoints")
-        outbox = write_outbox(home)
+        outbox = write_outbox(home, admitted)
     store = SnapshotStore(engine, "test")
     folding = BaseBuilder(
         home / "journal" / "base.arrow", journal, deployment, lambda: ProducerTable(10, 8)

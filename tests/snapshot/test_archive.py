@@ -318,14 +318,15 @@ async def test_lost_query_state_is_restored_and_the_journal_kept(
     stamp = f"{node.journal.journal_id}:2"
     checkpoint = node.places.checkpoints / QUERY
     (checkpoint / "state/0/0/5.delta").write_bytes(b"")  # a loss of power emptied it
-    revision = await node.archive.bring_state(run_of(stamp), HISTORY, BATCHES)
-    assert revision is not None
-    assert revision.position == cut_behind(3).position
+    restored = await node.archive.bring_state(run_of(stamp), HISTORY)
+    assert restored is not None
+    assert restored.revision.position == cut_behind(3).position
+    assert (restored.number, restored.left, restored.batches) == (3, 0, ())
     assert max(int(one.name) for one in (checkpoint / "commits").iterdir()) == 2
     assert not (checkpoint / "state/0/0/5.delta").exists()
     assert node.journal.last.sequence == 2 + 2 * BATCHES
     assert node.outbox.last_admitted(QUERY) == BATCHES
-    again = await node.archive.bring_state(run_of(stamp), HISTORY, BATCHES)
+    again = await node.archive.bring_state(run_of(stamp), HISTORY)
     assert again is None, "it is whole now"
 
 
@@ -340,9 +341,9 @@ async def test_revisions_skipped_in_the_restore_of_a_query_state_are_counted(
         connection.execute(text(DAMAGES["manifest"].format(newest=newest.id)))
     shutil.rmtree(node.places.checkpoints / QUERY)
     stamp = f"{node.journal.journal_id}:2"
-    brought = await node.archive.bring_state(run_of(stamp), HISTORY, BATCHES)
+    brought = await node.archive.bring_state(run_of(stamp), HISTORY)
     assert brought is not None
-    assert (brought.id, node.archive.counts.skipped) == (older.id, 1)
+    assert (brought.revision.id, node.archive.counts.skipped) == (older.id, 1)
 
 
 async def test_node_with_another_application_restores_a_query_state_only(
@@ -354,7 +355,7 @@ async def test_node_with_another_application_restores_a_query_state_only(
     changed = node_at(tmp_path / "b", engine, application="another")
     shutil.rmtree(changed.places.checkpoints / QUERY)
     stamp = f"{changed.journal.journal_id}:2"
-    assert await changed.archive.bring_state(run_of(stamp), HISTORY, BATCHES) is not None
+    assert await changed.archive.bring_state(run_of(stamp), HISTORY) is not None
     with pytest.raises(
         SnapshotDamaged, match="under the application app, but this node runs another"
     ):
@@ -368,29 +369,59 @@ async def test_existing_state_that_continues_under_changed_code_is_not_restored(
     stamp = f"{node.journal.journal_id}:{{}}".format
     stamp_restored(node.places.checkpoints / QUERY, stamp(2))
     run = replace(run_of(stamp(7)), earlier=(stamp(5), stamp(2)))
-    assert await node.archive.bring_state(run, HISTORY, BATCHES) is None
+    assert await node.archive.bring_state(run, HISTORY) is None
     assert is_whole(node.places.checkpoints, QUERY, stamp(7))
     assert not is_whole(node.places.checkpoints, QUERY, stamp(2))
 
 
 @pytest.mark.parametrize(
-    ("stamp", "history", "admitted", "reason"),
+    ("stamp", "history", "reason"),
     [
-        ("j:7", HISTORY, 5, "no state of query delays of the lineage in the journal"),
-        ("j:2", HISTORY, 2, "after batch 3, but this node's outbox ends at batch 2"),
-        ("j:2", History(Position(1, 1), (Position(1, 1),), Position(1, 6)), 5, "no revision"),
-        ("j:2", History(Position(1, 8), (Position(1, 1),)), 5, "no revision of this history"),
+        ("j:7", HISTORY, "no state of query delays of the lineage in the journal"),
+        ("j:2", History(Position(1, 1), (Position(1, 1),), Position(1, 6)), "no revision"),
+        ("j:2", History(Position(1, 8), (Position(1, 1),)), "no revision of this history"),
     ],
-    ids=["another lineage", "ahead of the outbox", "not in the journal yet", "trimmed there"],
+    ids=["another lineage", "not in the journal yet", "trimmed there"],
 )
 async def test_query_state_that_does_not_fit_the_journal_is_not_restored(
-    engine: Engine, tmp_path: Path, stamp: str, history: History, admitted: int, reason: str
+    engine: Engine, tmp_path: Path, stamp: str, history: History, reason: str
 ) -> None:
     node = node_at(tmp_path / "a", engine)
     await taken(node, 3)
     with pytest.raises(SnapshotDamaged, match=reason):
-        await node.archive.bring_state(run_of(stamp), history, admitted)
+        await node.archive.bring_state(run_of(stamp), history)
     assert (node.places.checkpoints / QUERY / "commits" / str(BATCHES - 1)).exists()
+
+
+@pytest.mark.parametrize(
+    ("trimmed", "admitted", "left", "brought"),
+    [(0, 2, 0, [3, 4]), (2, 1, 2, [3, 4]), (3, 3, 3, [4]), (4, 0, 4, [])],
+)
+async def test_outbox_that_lacks_the_batches_of_a_restored_state_gets_them(
+    engine: Engine, tmp_path: Path, trimmed: int, admitted: int, left: int, brought: list[int]
+) -> None:
+    """A node was off while another one took the snapshot. Its journal has the records by now."""
+    old, node = (
+        node_at(tmp_path / "a", engine),
+        node_at(tmp_path / "b", engine, admitted=admitted),
+    )
+    old.outbox.trim(QUERY, trimmed)
+    await taken(old, 4)
+    shutil.rmtree(node.places.checkpoints / QUERY)
+    run = run_of(f"{node.journal.journal_id}:2")
+    restored = await node.archive.bring_state(run, HISTORY)
+    assert restored is not None
+    assert (restored.number, restored.left) == (4, left)
+    assert [int(batch.path.stem) for batch in restored.batches] == brought
+    assert [batch.rows for batch in restored.batches] == [1] * len(brought)
+    assert not node.places.coming.exists()
+    for outbox in (node.outbox, Outbox.open(node.home / "outbox")):
+        assert (outbox.floor(QUERY), outbox.last_admitted(QUERY)) == (left, 4)
+        for number in range(left + 1, 5):
+            batch = outbox.batch(QUERY, number)
+            assert batch is not None
+            assert read_batch_file(batch.path).to_pylist() == [{"n": number}]
+    admit(node.home, node.outbox, 5)
 
 
 async def test_query_state_requested_twice_is_restored_once(engine: Engine, tmp_path: Path) -> None:
@@ -398,7 +429,7 @@ async def test_query_state_requested_twice_is_restored_once(engine: Engine, tmp_
     node = node_at(tmp_path / "a", engine)
     await taken(node, 3)
     stamp = f"{node.journal.journal_id}:2"
-    asked = [node.archive.bring_state(run_of(stamp), HISTORY, BATCHES) for _ in range(2)]
+    asked = [node.archive.bring_state(run_of(stamp), HISTORY) for _ in range(2)]
     assert sorted(found is None for found in await asyncio.gather(*asked)) == [False, True]
 
 

@@ -6,8 +6,12 @@ import pytest
 
 from ha_engine.core import inputs as on
 from ha_engine.core.messages import Heartbeat, Probe
+from ha_engine.sync.grpc_transport import GrpcTransport
+from ha_engine.sync.hello import to_sync_frame
+from ha_engine.sync.wire import WireBroken
+from ha_engine.v1 import sync_pb2 as pb
 from tests.sync.conftest import Make
-from tests.sync.pair import SyncNode, plain
+from tests.sync.pair import SyncNode, hello, plain
 from tests.sync.proxy import Proxy
 from tests.waiting import async_wait_until
 
@@ -211,6 +215,24 @@ async def test_peer_with_the_id_of_another_live_peer_is_refused_and_named(make: 
     assert b.sync.traffic()["node-a"].links == 1
     await first.sync.stop()
     await async_wait_until(lambda: second.connected("node-b") and b.connected("node-a"))
+
+
+async def test_peer_that_greets_slowly_does_not_replace_another_process_of_its_node(
+    make: Make,
+) -> None:
+    b = await make("node-b", plain({"node-a": 1}))
+    addresses = plain({"node-b": b.sync.port})
+    async with GrpcTransport(addresses).connect("node-b", 4.0) as wire:
+        await wire.write(to_sync_frame(hello("node-a", process="slow")))
+        assert (await wire.read()).HasField("hello")
+        assert (await wire.read()).HasField("welcome")
+        first = await make("node-a", addresses, process="first")
+        await async_wait_until(lambda: b.connected("node-a") and first.connected("node-b"))
+        await wire.write(pb.SyncFrame(welcome=pb.Welcome()))
+        with pytest.raises(WireBroken):
+            await wire.read()
+    assert b.links() == [on.PeerConnected("node-a")]
+    assert first.connected("node-b")
 
 
 async def test_nodes_with_copies_of_one_data_directory_refuse_each_other(make: Make) -> None:

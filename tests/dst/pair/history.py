@@ -175,10 +175,10 @@ class PairHistory(History):
     def _give_up_lost_state(self) -> None:
         """End a history in which no snapshot can be restored, and the active lost a checkpoint."""
         holder = self.holder()
-        lost = holder.process.core.deployment.lost_states if holder and holder.process else ()
+        lost = holder.lost_states if holder else ()
         revisions = self.database.revisions
         if lost and all(revisions.is_damaged(number) for number in revisions.visible):
-            told = f"only a snapshot has the state of {', '.join(lost)}"
+            told = f"only a snapshot has the state of {', '.join(sorted(lost))}"
             snapshots_faulty = self.counts["revisions lost"] or revisions.visible
             checkpoints_faulty = (
                 self.counts["power losses"] or self.counts["fault: lose_checkpoint"]

@@ -66,6 +66,8 @@ class Host:
         # How often the disk fails during a start.
         self.start_faults = 0.0
         self.refused: str | None = None
+        # The queries whose state only a snapshot has.
+        self.lost_states = set[str]()
         # Whether the disk is a copy of the other host's.
         self.copied = False
 

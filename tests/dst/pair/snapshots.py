@@ -9,10 +9,10 @@ from ha_engine.core import actions as do
 from ha_engine.node.snapshot_actions import facts_of
 from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
-from ha_engine.snapshot.restore import Places, Restoring
+from ha_engine.snapshot.restore import Places, RestoredState, Restoring
 from ha_engine.snapshot.service import Places as RevisionPlaces
 from ha_engine.snapshot.service import SnapshotService
-from ha_engine.types import History, Position, Revision
+from ha_engine.types import History, Position
 from tests.dst.pair.group import APPLICATION, GROUP, REVISIONS_KEPT, deployment, producer_table
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ class NodeSnapshots(SnapshotService):
         self._counts["snapshots"] += 1
         return places
 
-    async def bring_state(
-        self, run: do.RunQuery, history: History, admitted: int
-    ) -> Revision | None:
-        revision = await super().bring_state(run, history, admitted)
-        self._counts["states restored"] += revision is not None
-        return revision
+    async def bring_state(self, run: do.RunQuery, history: History) -> RestoredState | None:
+        restored = await super().bring_state(run, history)
+        if restored is not None:
+            self._counts["states restored"] += 1
+            self._counts["batches restored"] += len(restored.batches)
+        return restored
 
     async def trim(self, position: Position) -> None:
         await super().trim(position)

@@ -172,17 +172,18 @@ class QueryProcess:
             await self._run_batches(run)
         except StateLost as error:
             self.host.history.counts["lost states"] += 1
-            await self._report_failure(run.query, str(error), state_lost=True)
+            self.host.lost_states.add(run.query)
+            await self._report_failure(run.query, str(error))
         except (CheckpointTooOld, CheckpointDamaged) as error:
             self.host.history.counts["useless checkpoints"] += 1
             disown(self.host.checkpoints / run.query, self.files)
-            await self._report_failure(run.query, str(error), by_host=True)
+            await self._report_failure(run.query, str(error))
         except QueryBroken as error:
-            await self._report_failure(run.query, str(error), by_host=True)
+            await self._report_failure(run.query, str(error))
 
-    async def _report_failure(self, query: str, reason: str, **kind: bool) -> None:
+    async def _report_failure(self, query: str, reason: str) -> None:
         self._running.pop(query, None)
-        failed = pb.QueryFailed(number=0, reason=reason, **kind)
+        failed = pb.QueryFailed(number=0, reason=reason, by_host=True)
         await self._call(
             "ReportQuery",
             pb.ReportQueryRequest(incarnation=self.incarnation, query=query, failed=failed),
@@ -217,6 +218,7 @@ class QueryProcess:
             make_directory(pending, files=self.files)
             for left in pending.glob("*.arrow"):
                 self.files.unlink(left, missing_ok=True)
+        self.host.lost_states.discard(run.query)
         return Checkpoint(place, State(run.initial_mark, run.initial_sequence, 0), self.files)
 
     def _delete(self, checkpoints: Sequence[Path]) -> None:
@@ -242,6 +244,8 @@ class QueryProcess:
             last_sequence=mark.sequence,
         )
         reply = await self._call("Locate", request)
+        if reply.trimmed:
+            raise CheckpointTooOld(f"no records of batch {mark.number}")
         found: list[int] = []
         for extent in () if reply.skipped else reply.extents:
             for record in read_extent(extent):

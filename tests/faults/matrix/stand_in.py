@@ -93,6 +93,8 @@ class JournalCopies(QueryStandIn):
         if mark.through <= before.through:
             return self.schema.empty_table()
         reply = self.link.call(self.link.stub.Locate, request)
+        if reply.trimmed:
+            raise CheckpointTooOld(f"there are no records of batch {mark.number}")
         extents = () if reply.skipped else reply.extents
         try:
             batches = [

@@ -1,8 +1,9 @@
 """The checkpoint of one query: the files that Spark writes, with the state of the stand-in.
 
-As with Spark, each file is written once and without an fsync. Batch n of the checkpoint has its
-mark in ``offsets/n``, the change of the state in version n + 1 of the state, and ``commits/n`` when
-it is done. Each SNAPSHOT_EVERY-th version is also written as a whole.
+As with Spark, each file is written once and without an fsync. A line break ends it, in place of
+Spark's checksums, so that a torn file is noticed. Batch n of the checkpoint has its mark in
+``offsets/n``, the change of the state in version n + 1 of the state, and ``commits/n`` when it is
+done. Each SNAPSHOT_EVERY-th version is also written as a whole.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ class Checkpoint:
 
     def _read(self, name: str, heading_lines: int = 0) -> Any:
         text = read_file(self._place / name, self._files).decode()
+        if not text.endswith("\n"):
+            raise ValueError(f"{name} is torn")
         return json.loads("\n".join(text.splitlines()[heading_lines:]))
 
     def _write(self, name: str, content: object, heading: str = "") -> None:
@@ -105,7 +108,7 @@ class Checkpoint:
         with disk(path):
             make_directory(path.parent, files=self._files, durable=False)
             with self._files.open(draft, CREATE) as file:
-                write_all(file, f"{heading}{json.dumps(content)}".encode())
+                write_all(file, f"{heading}{json.dumps(content)}\n".encode())
             self._files.rename(draft, path)
 
 

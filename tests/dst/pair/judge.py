@@ -186,7 +186,7 @@ class Judge:
                     self._commits(process, sequence)
                 case do.ChangeRole(Role.PROMOTING, epoch):
                     self._promotes(process, epoch)
-                case do.StartPublishing(epoch):
+                case do.StartPublishing(epoch) if process.remaining_seconds() > 0:
                     self.require_not_succeeded(process, epoch, "publishes")
                 case do.TruncateJournal() | do.Restore():
                     self._replaces(process)

@@ -71,10 +71,18 @@ class QueryOutbox:
             query_outbox.trimmed_through = max(
                 (number for number, _ in _numbered(place, _LEFT)), default=0
             )
+            query_outbox._trim_again()
         query_outbox.last = max(query_outbox.last, query_outbox.trimmed_through)
         query_outbox.floor = min(query_outbox.batches, default=query_outbox.trimmed_through + 1) - 1
         query_outbox.require_no_gap()
         return query_outbox
+
+    def _trim_again(self) -> None:
+        """Complete a trim beyond the last batch, in which a process ended. The batches that it left
+        would be before a gap."""
+        if self.trimmed_through > self.last:
+            for number in list(self.batches):
+                self._take(number)
 
     def require_no_gap(self) -> None:
         """Raise OutboxDamaged if a batch between ``floor`` and ``last`` is missing."""

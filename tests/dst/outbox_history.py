@@ -20,6 +20,7 @@ from ha_engine.outbox import Admission, Outbox
 from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
 from ha_engine.outbox.inspection import survey
 from ha_engine.system.disk import disk
+from ha_engine.system.files import make_directory
 from tests.dst.disk import Crashed
 from tests.dst.history import DiskHistory, Refused
 
@@ -142,8 +143,9 @@ class OutboxHistory(DiskHistory):
             self._repeat,
             self._trim,
             self._drop,
+            self._restore,
         ]
-        (deed,) = self.random.choices(deeds, [24, 8, 8, 1])
+        (deed,) = self.random.choices(deeds, [24, 8, 8, 1, 2])
         deed(outbox, query, incarnation)
 
     def _admit(self, outbox: Outbox, query: str, incarnation: str) -> None:
@@ -193,6 +195,29 @@ class OutboxHistory(DiskHistory):
         outbox.drop(query)
         self.counts["drops"] += 1
         self.models[query] = Model()
+
+    def _restore(self, outbox: Outbox, query: str, incarnation: str) -> None:
+        """The state of the query comes from a snapshot, which may be ahead of the outbox."""
+        model, coming = self.models[query], self.directory.parent / "coming"
+        last = model.admitted + self.random.randint(1, 3)
+        left = self.random.randint(outbox.floor(query), last)
+        with disk(coming):
+            make_directory(coming, files=self.files, durable=False)
+        for number in range(left + 1, last + 1):
+            rows = model.rows.setdefault(number, self._rows(number))
+            path = coming / f"{number}.arrow"
+            write_batch_file(path, rows, query=query, number=number, files=self.files)
+        with disk(coming):
+            self.files.sync(coming)
+        model.trimmed, model.begun = max(model.trimmed, left), last
+        self.tell(f"{query}: restore the batches {left + 1} to {last} of a snapshot")
+        files = [coming / f"{number}.arrow" for number in range(left + 1, last + 1)]
+        restored = outbox.restore(query, left, files)
+        numbers = [int(batch.path.stem) for batch in restored]
+        expected = list(range(max(left, model.admitted) + 1, last + 1))
+        self.require(numbers == expected, f"{query}: restored {numbers}, not {expected}")
+        model.admitted = last
+        self.counts["batches restored"] += len(restored)
 
     def _write(self, query: str, number: int, rows: pa.Table, incarnation: str) -> str:
         pending = self.directory / query / "pending"

@@ -501,6 +501,7 @@ BREAKAGES: tuple[Breakage, ...] = (
         "",
         "snapshot/test_archive.py",
     ),
+    B("outbox.query_outbox:QueryOutbox.open", "query_outbox._trim_again()", "", OUTBOX, 200),
     B(
         "core.marks:QueryMarks.outbox_restored",
         "self._begin_after(left)",

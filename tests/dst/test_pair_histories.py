@@ -31,6 +31,7 @@ REACHED_AT_LEAST = {
 """About half of what these seeds reach at present."""
 MANY_REACH_AT_LEAST = {
     "batches made again": 10,
+    "batches restored": 8,
     "batches sent again": 60,
     "calls of a sink without an answer": 200,
     "changes of entries lost": 500,
@@ -42,7 +43,9 @@ MANY_REACH_AT_LEAST = {
     "ends of a stuck process": 8,
     "failures of fsync": 10,
     "files with lost writes": 500,
+    "damage: missing": 8,
     "flips": 20,
+    "gaps in a ledger": 4,
     "hangs of fdatasync": 5,
     "in-sync removals": 40,
     "journals replaced": 60,
@@ -50,6 +53,7 @@ MANY_REACH_AT_LEAST = {
     "late writes of the lease": 50,
     "ledgers that lost commits": 40,
     "lost replies of the database": 150,
+    "lost states": 40,
     "operator repairs": 5,
     "power losses": 150,
     "refusals of damaged data": 40,
@@ -58,7 +62,9 @@ MANY_REACH_AT_LEAST = {
     "releases by a supervisor": 150,
     "restores": 60,
     "sinks restored": 25,
+    "states restored": 60,
     "switchovers": 20,
+    "useless checkpoints": 6,
     "writes to a full disk": 50,
 }
 """The faults and defences that only many seeds reach; less than half of what they reach."""

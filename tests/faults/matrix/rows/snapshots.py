@@ -134,8 +134,8 @@ def power_loss_of_passive_for_two_snapshots(scene: Scene) -> None:
     store_snapshot(scene)
     store_snapshot(scene)
     lose_checkpoint = scene.chance.choice((shutil.rmtree, _leave_an_empty_checkpoint))
-    for checkpoint in (node.data_dir / "checkpoints").iterdir():
-        lose_checkpoint(checkpoint)
+    for stamp in list((node.data_dir / "checkpoints").glob(f"*/{STAMP_FILE}")):
+        lose_checkpoint(stamp.parent)
     seen = len(node.log_text())
     node.start()
     restored = holds(

@@ -339,6 +339,9 @@ def finish(places: Places, files: Files = OS_FILES) -> bool:
                 files.rmtree(places.whole)
             _clear(places, files)
             return False
+        # Else a loss of power could bring back the former name of the download, which is deleted at
+        # the next start, after the old data is gone.
+        files.fsync_directory(places.home)
         _replace_checkpoints(places, files)
         _keep_what_was_given_up(places, files)
         for part in (OUTBOX, JOURNAL):

@@ -16,12 +16,22 @@ from itertools import count
 from random import Random
 from typing import Protocol, TypeVar
 
-from ha_engine.errors import DatabaseUnreachable, DraftLost
+from ha_engine.errors import ChunkDamaged, DatabaseUnreachable, DraftLost
+from ha_engine.snapshot.chunks import unpack
 from ha_engine.types import Chunk, Collected, Holder, Position, Revision
 
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DISTRUSTED = b""
+
+
+def _is_whole(chunk: Chunk) -> bool:
+    """Whether a chunk has its content in spite of the damage; the codec ignores some bits."""
+    try:
+        unpack(chunk)
+    except ChunkDamaged:
+        return False
+    return True
 
 
 @dataclass
@@ -265,6 +275,8 @@ class Revisions:
         elif kind == "torn" and chunk.stored:
             bad = replace(chunk, stored=chunk.stored[: self._random.randrange(len(chunk.stored))])
         else:
+            return None
+        if _is_whole(bad):
             return None
         self._chunks[digest] = bad
         self._bad.add(bad)

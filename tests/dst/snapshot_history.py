@@ -156,6 +156,7 @@ class SnapshotHistory(DiskHistory):
         self.coming: list[Coming] = []
         self.given_up: list[list[Record]] = []
         self.boots, self.journal_id, self.healed = 0, "", False
+        self.epochs_begun = 0
         self.application = UNCHANGED
         self.just_restored: SnapshotPlace | None = None
 
@@ -394,7 +395,9 @@ class SnapshotHistory(DiskHistory):
     def _append(self, bodies: list[Body]) -> None:
         records = self.group.records
         for body in bodies:
-            epoch = self.group.epoch + isinstance(body, EpochStart)
+            # A forced failover gives up epochs too, and none of them begins again.
+            self.epochs_begun += isinstance(body, EpochStart)
+            epoch = self.epochs_begun if isinstance(body, EpochStart) else self.group.epoch
             place, payload = Position(epoch, len(records) + 1), self.random.randbytes(150)
             payload = payload if isinstance(body, Events) else b""
             records.append(Record(place, len(records), body, payload))

@@ -501,6 +501,12 @@ BREAKAGES: tuple[Breakage, ...] = (
         "",
         "snapshot/test_archive.py",
     ),
+    B(
+        "snapshot.restore:finish",
+        "files.fsync_directory(places.home)",
+        "",
+        "dst/test_finish_restore.py",
+    ),
     B("outbox.query_outbox:QueryOutbox.open", "query_outbox._trim_again()", "", OUTBOX, 200),
     B(
         "core.marks:QueryMarks.outbox_restored",

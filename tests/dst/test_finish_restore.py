@@ -75,6 +75,30 @@ def test_restore_survives_a_loss_of_power_at_once(tmp_path: Path) -> None:
     assert _found(places.home) == AFTER
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_restore_that_was_not_durable_leaves_the_old_data_or_the_new(
+    tmp_path: Path, seed: int
+) -> None:
+    """The process died before the disk had the name that says that the download is complete."""
+    old = {name: content for name, content in BEFORE.items() if ".restored/" not in name}
+    for step in count(1):
+        disk = SimulatedDisk(tmp_path / str(step), Random(f"{seed} {step}"))
+        places, files = _prepared(disk)
+        files.rename(places.whole, places.coming)
+        files.fsync_directory(places.home)
+        files.rename(places.coming, places.whole)
+        files.crash_in = step
+        try:
+            finish(places, files)
+        except Crashed:
+            lose_in_any_order(disk)
+            finish(places, SimulatedFiles(disk))
+            assert _found(places.home) in (old, AFTER), f"interrupted before change {step}"
+        else:
+            assert step > 10
+            break
+
+
 def _prepared(disk: SimulatedDisk) -> tuple[Places, SimulatedFiles]:
     """A data directory with a complete download, all durable."""
     files, home = SimulatedFiles(disk), disk.root / "data"

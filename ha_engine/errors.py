@@ -316,7 +316,7 @@ class StateLost(QueryProcessFailed):
 
 
 class CheckpointTooOld(QueryProcessFailed):
-    """The checkpoint of a query ends before the oldest mark in the journal."""
+    """The journal has trimmed the mark or the records of the next batch of a checkpoint."""
 
 
 class HostKilled(QueryProcessFailed):

@@ -33,8 +33,11 @@ SnapshotAction = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJ
 def facts_of(
     core: Core, application: str, runtime: Mapping[str, str], place: SnapshotPlace
 ) -> Facts:
-    """What the manifest of a snapshot at ``place`` says. ``application`` is the digest of this
-    node's application, and ``runtime`` has the versions that write checkpoints."""
+    """Return the content of the manifest of a snapshot at ``place``, without its files.
+
+    ``application`` is the digest of this node's application, and ``runtime`` has the versions of
+    the software that writes checkpoints.
+    """
     lineages, mine = core.deployment.versions.lineages, core.query_control.digests.mine
     queries = tuple(
         CapturedQuery(query, number, lineages[query], mine(query, number) or "")

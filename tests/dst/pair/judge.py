@@ -186,6 +186,8 @@ class Judge:
                     self._commits(process, sequence)
                 case do.ChangeRole(Role.PROMOTING, epoch):
                     self._promotes(process, epoch)
+                # After a failed handover, a holder without authority starts to publish again, but
+                # calls no sink, which ``calls_sink`` requires.
                 case do.StartPublishing(epoch) if process.remaining_seconds() > 0:
                     self.require_not_succeeded(process, epoch, "publishes")
                 case do.TruncateJournal() | do.Restore():

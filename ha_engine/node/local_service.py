@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -99,6 +100,9 @@ class LocalService(rpc.LocalServicer):
         self._to_query: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
         self._admissions: set[asyncio.Task[Admission]] = set()
         self._orphans: set[str] = set()
+        # Its own thread, so that no call of a sink delays a change of the outbox: a late change
+        # shows that the disk hangs.
+        self._outbox_thread = ThreadPoolExecutor(1, thread_name_prefix="outbox")
         self._outbox_watch = StuckWatch(on_stuck, stuck_after)
 
     # -- the driver's link -------------------------------------------------------------------------
@@ -217,10 +221,10 @@ class LocalService(rpc.LocalServicer):
         return verdict
 
     async def _on_disk(self, change: Callable[..., T], *arguments: Any) -> T:
-        """Change the outbox in a thread. If its disk hangs, ``on_stuck`` is called, because no
+        """Change the outbox in its thread. If its disk hangs, ``on_stuck`` is called, because no
         query could continue here."""
         loop = asyncio.get_running_loop()
-        done = loop.run_in_executor(None, change, *arguments)
+        done = loop.run_in_executor(self._outbox_thread, change, *arguments)
         self._outbox_watch.begin()
         done.add_done_callback(lambda _: self._outbox_watch.end())
         return await done

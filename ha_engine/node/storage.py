@@ -56,7 +56,7 @@ def replay(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate)
 
 
 def give_up() -> None:
-    """End the process at once, because the journal's disk hangs.
+    """End the process at once, because the disk of the journal or of the outbox hangs.
 
     A thread that waits for the disk would block the node process, its lease and every producer.
     This process cannot finish any work, but the other node has a disk that answers.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox.batch_file import digest_of_file
-from ha_engine.outbox.query_outbox import DROPPED, OutboxBatch, QueryOutbox
+from ha_engine.outbox.query_outbox import DROPPED, OutboxBatch, QueryOutbox, batch_at
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory
 
@@ -106,9 +106,10 @@ class Outbox:
         lacked, in order. Their content must be durable. A crash leaves a part of the batches
         without a gap. Raises OutboxDamaged, DiskFailed.
         """
+        # Read without the lock, since other queries wait for it to admit their batches.
+        batches = [batch_at(file, self._files) for file in files]
         with self._lock:
-            query_outbox = self._of_query(query)
-            return query_outbox.restore(left, files)
+            return self._of_query(query).restore(left, batches)
 
     def report_digest(self, query: str, number: int, digest: str) -> None:
         """Store the digest of an admitted batch, unless one is stored already."""

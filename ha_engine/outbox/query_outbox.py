@@ -66,7 +66,7 @@ class QueryOutbox:
             query_outbox._make_durable()
             query_outbox._sweep(living)
             for number, path in batch_paths(place):
-                query_outbox._put(number, _batch_at(path, files))
+                query_outbox._put(number, batch_at(path, files))
             query_outbox.digests = dict(query_outbox._whole_digests())
             query_outbox.trimmed_through = max(
                 (number for number, _ in _numbered(place, _LEFT)), default=0
@@ -109,16 +109,16 @@ class QueryOutbox:
         if digest is not None:
             self.keep_digest(number, digest)
 
-    def restore(self, left: int, files: Sequence[Path]) -> list[OutboxBatch]:
-        """Trim up to ``left``, then admit those of ``files`` that follow the last batch. The files
-        are those of the batches after ``left``, in order."""
+    def restore(self, left: int, batches: Sequence[OutboxBatch]) -> list[OutboxBatch]:
+        """Trim up to ``left``, then admit those of ``batches`` that follow the last batch.
+
+        ``batches`` are those after ``left``, in order.
+        """
         with disk(self._place):
             make_directory(self._place, files=self._files)
         self.trim(left)
         had = self.last
-        for file in files[had - left :]:
-            with disk(file):
-                batch = _batch_at(file, self._files)
+        for batch in batches[had - left :]:
             self.add(batch, None)
         return [self.batches[number] for number in range(had + 1, self.last + 1)]
 
@@ -215,7 +215,7 @@ class QueryOutbox:
                 self._files.unlink(path)
 
 
-def _batch_at(path: Path, files: Files) -> OutboxBatch:
+def batch_at(path: Path, files: Files) -> OutboxBatch:
     """The batch in a file, which is read whole to prove that it is undamaged."""
     return OutboxBatch(path, read_batch_file(path, files).num_rows, path.stat().st_size)
 

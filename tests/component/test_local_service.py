@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,23 +80,28 @@ class Local:
     outbox: Outbox
     directory: Path
     service: LocalService
-    stub: Any
+    stub: LocalStub
 
     def pending(self, number: int) -> pb.AdmitBatchRequest:
-        path = self.directory / "q" / "pending" / f"{number}.i.arrow"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        written = write_batch_file(path, ROWS, query="q", number=number)
-        return pb.AdmitBatchRequest(
-            incarnation="i",
-            query="q",
-            number=number,
-            file=str(path.relative_to(self.directory)),
-            rows=written.rows,
-            bytes=written.bytes,
-        )
+        return pending(self.directory, number)
 
     def admitted(self) -> list[int]:
         return [event.number for event in self.recorder.told if isinstance(event, on.BatchAdmitted)]
+
+
+def pending(outbox: Path, number: int) -> pb.AdmitBatchRequest:
+    """Write a batch as the query process does, and return its request."""
+    path = outbox / "q" / "pending" / f"{number}.i.arrow"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = write_batch_file(path, ROWS, query="q", number=number)
+    return pb.AdmitBatchRequest(
+        incarnation="i",
+        query="q",
+        number=number,
+        file=str(path.relative_to(outbox)),
+        rows=written.rows,
+        bytes=written.bytes,
+    )
 
 
 @pytest.fixture
@@ -255,9 +261,9 @@ async def test_disk_that_hangs_while_it_admits_a_batch_ends_the_node(tmp_path: P
         stuck.set,
         stuck_after=0.3,
     )
-    local = Local(recorder, outbox, tmp_path / "outbox", service, None)
+    request = pending(tmp_path / "outbox", 1)
     files.returns.clear()
-    admission = asyncio.create_task(service.AdmitBatch(local.pending(1), None))
+    admission = asyncio.create_task(service.AdmitBatch(request, None))  # type: ignore[arg-type]
     try:
         await asyncio.wait_for(stuck.wait(), 10)
         assert service.outbox_is_late
@@ -265,6 +271,21 @@ async def test_disk_that_hangs_while_it_admits_a_batch_ends_the_node(tmp_path: P
         files.returns.set()
     assert (await admission).verdict == pb.AdmitBatchReply.ADMITTED
     assert not service.outbox_is_late
+
+
+async def test_batch_is_admitted_while_sinks_take_all_other_threads(local: Local) -> None:
+    """A change of the outbox that waits for a sink would look like a disk that hangs."""
+    returns = threading.Event()
+    loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(1)
+    loop.set_default_executor(threads)
+    blocked = asyncio.create_task(asyncio.to_thread(returns.wait))
+    try:
+        reply = await asyncio.wait_for(local.stub.AdmitBatch(local.pending(1)), 60)
+        assert reply.verdict == pb.AdmitBatchReply.ADMITTED
+        assert not blocked.done()
+    finally:
+        returns.set()
+    await blocked
 
 
 async def test_run_command_reaches_an_attending_query_process(local: Local) -> None:

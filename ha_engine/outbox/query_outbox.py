@@ -148,14 +148,16 @@ class QueryOutbox:
         """Delete all remaining batches up to ``through``."""
         if through <= self.floor:
             return
+        trimmed = range(self.floor + 1, min(through, self.last) + 1)
+        # A delivery in another thread that misses a batch must see that the batch is trimmed.
+        self.floor, self.last = through, max(self.last, through)
         with disk(self._place):
             self._note_trimmed(through)
-            for number in range(self.floor + 1, min(through, self.last) + 1):
+            for number in trimmed:
                 self._take(number)
             for number in [n for n in self.digests if n <= through - DIGESTS_KEPT]:
                 del self.digests[number]
                 self._files.unlink(self._place / f"{number}.digest", missing_ok=True)
-        self.floor, self.last = through, max(self.last, through)
 
     def begin_after(self, floor: int) -> None:
         """Set the floor to the number that the core computes at the start of the node.

@@ -20,7 +20,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 from tenacity.wait import wait_base
 
-from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
+from ha_engine.errors import Fenced, OutboxDamaged, SinkRefused, SinkUnavailable
 from ha_engine.outbox.outbox import OutboxBatch
 from ha_engine.publish.sink import Authority, Deadline, Sink
 
@@ -164,7 +164,11 @@ class Delivery:
         number = (self._through or 0) + 1
         self._ledger_known = False  # if this step fails, only the ledger has the right batch
         batch = await self._next_batch(number)
-        await self._call(lambda deadline: self.sink.publish(number, batch, epoch, deadline))
+        try:
+            await self._call(lambda deadline: self.sink.publish(number, batch, epoch, deadline))
+        except OutboxDamaged:
+            self._require_ahead(number)  # its file is missing if the batch was trimmed meanwhile
+            raise
         self._ledger_known = True
         self._become(SinkState.PUBLISHING)
         self._reached(number, published)

@@ -315,6 +315,24 @@ async def test_sink_that_awaits_a_batch_skipped_by_the_outbox_is_refused(
     assert "lacks batch 2, but the outbox begins after batch 3" in (node.status.error or "")
 
 
+async def test_sink_whose_batch_is_trimmed_before_it_is_read_is_refused(
+    database_url: str, opened: Opening
+) -> None:
+    """The group recorded the batch as published, and the database then lost its last commits."""
+    node = opened(database_url)
+    node.admit(1)
+    node.publisher.start(1)
+    await node.published_through(1)
+    node.authority.until = 0
+    node.admit(2)
+    await async_wait_until(lambda: node.status.state is SinkState.SUSPENDED)
+    node.outbox.trim(QUERY, 2)
+    node.authority.until = Granted().until
+    await async_wait_until(lambda: node.status.state is SinkState.REFUSED)
+    assert "lacks batch 2, but the outbox begins after batch 2" in (node.status.error or "")
+    assert not node.publisher.failed.done()
+
+
 async def test_ledger_ahead_of_the_planned_batches_is_refused_and_not_reported(
     database_url: str, opened: Opening
 ) -> None:

@@ -180,6 +180,14 @@ BREAKAGES = (
         "publish/test_outbox.py",
     ),
     Breakage(
+        "R23",
+        "node.local_service",
+        "LocalService._admit",
+        "self._answers.makes_anew(r.query, r.number)",
+        "False",
+        "component/test_local_service.py",
+    ),
+    Breakage(
         "R21",
         "query.checkpoints",
         "open_checkpoint",

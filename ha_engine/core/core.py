@@ -371,8 +371,9 @@ class Core:
         sync (RULES.md#r10).
         """
         query, number, digest = event.query, event.number, event.digest
-        equal = self.query_control.digests.note_mine(query, number, digest)
-        if self.term is not None:
+        digests = self.query_control.digests
+        equal = digests.note_mine(query, number, digest)
+        if self.term is not None and not digests.may_differ(query, number):
             message = say.BatchDigest(self.epoch, query, number, digest)
             self.role_machine.perform_all(self.term.replication.send_to_all(message))
         if not equal:

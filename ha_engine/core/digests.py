@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ha_engine.core import messages as say
 
@@ -13,10 +13,14 @@ DIGESTS_KEPT = 1024
 class Digests:
     """The digests of the newest DIGESTS_KEPT batches.
 
-    The digest of this node or that of the holder may arrive first.
+    The digest of this node or that of the holder may arrive first. The digests of a batch are not
+    compared if it ``may_differ``.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, may_differ: Callable[[str, int], bool] = lambda query, number: False
+    ) -> None:
+        self.may_differ = may_differ
         self._mine: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._theirs: OrderedDict[tuple[str, int], str] = OrderedDict()
         # RULES.md#r10: for each query, the first batch whose digests differed. This node keeps the
@@ -47,7 +51,8 @@ class Digests:
     def as_messages(self, epoch: int) -> Iterator[say.BatchDigest]:
         """All digests of this node as BatchDigest messages, for the holder of ``epoch`` to send."""
         for (query, number), digest in self._mine.items():
-            yield say.BatchDigest(epoch, query, number, digest)
+            if not self.may_differ(query, number):
+                yield say.BatchDigest(epoch, query, number, digest)
 
     def _note(
         self,
@@ -61,7 +66,7 @@ class Digests:
         to[batch] = digest
         if len(to) > DIGESTS_KEPT:
             to.popitem(last=False)
-        equal = other.get(batch, digest) == digest
+        equal = other.get(batch, digest) == digest or self.may_differ(*batch)
         if not equal:
             self.differing.setdefault(*batch)
         return equal

@@ -53,7 +53,8 @@ class QueryControl:
     """
 
     def __init__(self, owner: str, deployment: Deployment) -> None:
-        self.deployment, self.digests = deployment, Digests()
+        self.deployment = deployment
+        self.digests = Digests(may_differ=deployment.versions.makes_anew)
         self.process = QueryProcessState(owner, deployment.restarts)
         # The snapshot request that is not begun yet, and the request that was begun last.
         self._wanted: _SnapshotRequest | None = None

@@ -3,6 +3,7 @@ state (RULES.md#r23)."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -27,6 +28,9 @@ class Versions:
         # change. Only a checkpoint has such a state, since the old code made the batches before the
         # change.
         self.carried_on: dict[str, int] = {}
+        # By query: for each reset of its state, the batches after the reset whose marks are before
+        # it. The old code may have made them on a node other than the writer of the reset.
+        self._made_anew: dict[str, list[range]] = defaultdict(list)
 
     def apply(
         self,
@@ -46,6 +50,8 @@ class Versions:
             name, before = version.query, self.of.get(version.query)
             if before is None or version.reset:
                 self.lineages[name] = sequence
+                planned = range(version.first.number + 1, last_mark(name) + 1)
+                self._made_anew[name].append(planned)
                 self.carried_on.pop(name, None)
                 self.earlier.pop(name, None)
                 yield version
@@ -55,6 +61,11 @@ class Versions:
                 self.earlier[name] = (self.lineages[name], *before_that) if mine else ()
                 self.lineages[name] = sequence
             self.of[name] = replace(version, reset=False)
+
+    def makes_anew(self, query: str, number: int) -> bool:
+        """Whether a node may have a batch ``number`` that code from before a reset of the query's
+        state made. The code in force makes that batch again."""
+        return any(number in planned for planned in self._made_anew.get(query, ()))
 
     def states_of(self, query: str) -> tuple[int, ...]:
         """The lineage of the query's state, then the earlier lineages whose checkpoint may continue

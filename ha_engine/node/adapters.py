@@ -70,6 +70,9 @@ class LocalAnswers:
     def was_made_by_other_code(self, query: str, number: int) -> bool:
         return self.core.deployment.was_made_by_other_code(query, number)
 
+    def makes_anew(self, query: str, number: int) -> bool:
+        return self.core.deployment.versions.makes_anew(query, number)
+
     def lacks_mark_after(self, query: str, number: int) -> bool:
         return self.core.deployment.lacks_mark_after(query, number)
 

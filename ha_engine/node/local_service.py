@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -59,6 +60,7 @@ class Answers(Protocol):
     def incarnation(self) -> str | None: ...
     def skipped(self, query: str, number: int) -> bool: ...
     def was_made_by_other_code(self, query: str, number: int) -> bool: ...
+    def makes_anew(self, query: str, number: int) -> bool: ...
     def lacks_mark_after(self, query: str, number: int) -> bool: ...
     def lacks_records_from(self, first: int) -> bool: ...
     def locate(self, first: int, last: int) -> list[Extent]: ...
@@ -196,9 +198,12 @@ class LocalService(rpc.LocalServicer):
         return task
 
     async def _admit(self, r: pb.AdmitBatchRequest) -> Admission:
+        admit = self._outbox.admit
+        if self._answers.makes_anew(r.query, r.number):
+            admit = partial(admit, replaces=True)
         try:
             verdict = await self._on_disk(
-                self._outbox.admit, r.query, r.number, r.file, r.rows, r.bytes, r.digest or None
+                admit, r.query, r.number, r.file, r.rows, r.bytes, r.digest or None
             )
         except DiskFailed as error:
             self._steps.fail(error)

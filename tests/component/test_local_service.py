@@ -37,6 +37,7 @@ class Recorder:
 
     believed: str | None = None
     kept_through: int = 0
+    made_anew_through: int = 0
     trimmed_through: int = 0
     orphans: int = 0
     told: list[on.Input] = field(default_factory=list)
@@ -55,6 +56,9 @@ class Recorder:
 
     def was_made_by_other_code(self, query: str, number: int) -> bool:
         return number <= self.kept_through
+
+    def makes_anew(self, query: str, number: int) -> bool:
+        return number <= self.made_anew_through
 
     def lacks_mark_after(self, query: str, number: int) -> bool:
         return number < self.trimmed_through
@@ -194,6 +198,13 @@ async def test_batch_of_the_code_before_a_state_keeping_change_is_kept(
     local.recorder.kept_through = 1
     assert await verdict_of_other_rows(local) == pb.AdmitBatchReply.DONE
     assert not any(isinstance(event, on.BatchDigested) for event in local.recorder.told)
+
+
+async def test_batch_of_the_code_before_a_reset_is_replaced(local: Local) -> None:
+    local.recorder.made_anew_through = 1
+    assert await verdict_of_other_rows(local) == pb.AdmitBatchReply.DONE
+    assert local.outbox.digest("q", 1) == "0" * 32
+    assert on.BatchDigested("q", 1, "0" * 32) in local.recorder.told
 
 
 async def test_a_caller_of_another_incarnation_is_refused(local: Local) -> None:

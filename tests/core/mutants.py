@@ -663,6 +663,13 @@ MUTANTS = (
     ),
     Mutant(
         "R23",
+        "versions",
+        "Versions.apply",
+        "self._made_anew[name].append(planned)",
+        "pass",
+    ),
+    Mutant(
+        "R23",
         "deployment",
         "Deployment._next_version",
         "self.lives[plan.name].refused(ON_CHANGE_MISSING)",

@@ -65,5 +65,25 @@ def test_batches_cut_before_a_change_belong_to_the_old_code() -> None:
     assert not deployment.was_made_by_other_code("q", 2)
 
 
+def test_batches_between_a_reset_and_its_record_are_made_anew() -> None:
+    """The old code may have made 2 and 4 on a node that was ahead of the one that wrote the
+    resets."""
+    plan = QueryPlan("q", "c", frozenset({"s"}), ())
+    deployment = Deployment("c", (plan,), LIMITS, RestartPolicy())
+    bodies = (
+        Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
+        Mark("q", 1, 1),
+        Mark("q", 2, 2),
+        Application("b", (QueryVersion("q", "b", Mark("q", 1, 1), reset=True),)),
+        Mark("q", 3, 4),
+        Mark("q", 4, 5),
+        Application("c", (QueryVersion("q", "c", Mark("q", 3, 4), reset=True),)),
+        Mark("q", 5, 7),
+    )
+    take(deployment, bodies)
+    versions = deployment.versions
+    assert [number for number in range(1, 6) if versions.makes_anew("q", number)] == [2, 4]
+
+
 def test_reset_begins_a_state_that_the_journal_can_rebuild() -> None:
     assert not must_resume(deployed(("a", False), ("b", False), ("c", True)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
-from ha_engine.core.digests import DIGESTS_KEPT
+from ha_engine.core.digests import DIGESTS_KEPT, Digests
 from tests.core.world import World, plan
 
 
@@ -40,3 +40,14 @@ def test_new_active_reports_a_digest_mismatch_that_it_finds() -> None:
     world.heard = told.append
     world.feed(on.BatchDigested("delays", 5, "another"))
     assert do.ReportDifference("delays", 5) in told
+
+
+def test_digests_of_a_batch_that_is_made_anew_are_not_compared() -> None:
+    """RULES.md#r23: until this node makes the batch again, it has that of the code before."""
+    digests = Digests(may_differ=lambda query, number: number == 2)
+    for number in (1, 2, 3):
+        assert digests.note_mine("delays", number, "of the code before")
+    assert digests.note_theirs("delays", 2, "of the code in force")
+    assert not digests.note_theirs("delays", 3, "of the code in force")
+    assert [message.number for message in digests.as_messages(1)] == [1, 3]
+    assert digests.differing == {"delays": 3}

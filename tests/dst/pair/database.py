@@ -32,7 +32,7 @@ DB_TIMEOUT = 0.6
 LATE_SECONDS = (0.6, 5.0)
 SINK_SECONDS_MAX = 1.0
 
-Row = tuple[int, int]
+Row = tuple[int, int, str]
 """An output row: the number of an event, and how many events its query has had with it."""
 
 
@@ -235,7 +235,7 @@ class NodeSink:
 
     def publish(self, number: int, batch: OutboxBatch, epoch: int, deadline: Deadline) -> None:
         table = read_batch_file(batch.path)
-        rows = list(zip(table["n"].to_pylist(), table["total"].to_pylist(), strict=True))
+        rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
         self._call(epoch, deadline, lambda: self._take(number, rows, epoch))
 
     def _call(self, epoch: int, deadline: Deadline, effect: Callable[[], None]) -> None:

@@ -54,6 +54,9 @@ class Faults:
         ]
         self.kinds = self.random.sample(kinds, self.random.randint(2, 7))
         self.gap = self.random.uniform(0.5, 2.5)
+        # Of its own, so that this fault, which came last, changes no other seed.
+        if Random(f"application {history.seed}").random() < 0.2:
+            self.kinds.append(self.change_application)
 
     def _flaws(self) -> None:
         """Set flaws that last for the whole history."""
@@ -114,6 +117,14 @@ class Faults:
         holder = self.history.holder()
         if holder is not None:
             self._feed(holder, on.SwitchoverAsked(None, "operator"))
+
+    def change_application(self) -> None:
+        """Give both hosts another application, one after the other, as an operator does."""
+        history, query = self.history, self.random.choice(PLANS).name
+        on_change = self.random.choice(["keep", "reset"])
+        application = history.application = history.application.changed(query, on_change)
+        for host in self.random.sample(list(history.hosts.values()), 2):
+            self._after(0.0, 6.0, lambda host=host: host.deploy(application))  # type: ignore[misc]
 
     def _feed(self, host: Host, event: on.Input) -> None:
         if host.process is not None:

@@ -22,6 +22,7 @@ from ha_engine.types import Holder
 from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
 from tests.dst.pair.checkpoint import reboot
 from tests.dst.pair.database import NodeLeaseStore
+from tests.dst.pair.group import Application
 from tests.dst.pair.process import NodeProcess
 from tests.dst.pair.spark import QueryProcess
 
@@ -54,6 +55,7 @@ class Host:
         self.disk = SimulatedDisk(history.root / name, self.random)
         self.disk.counts = history.counts
         self.home = self.disk.root / "data"
+        self.application = Application()
         self.process: NodeProcess | None = None
         self.spark: QueryProcess | None = None
         self._rate = 1 + self.random.uniform(-DRIFT_MAX, DRIFT_MAX)
@@ -257,6 +259,12 @@ class Host:
         if self.process is None and self.refused and self.history.judge.another_has(self):
             self.history.counts["reinits"] += 1
             self.wipe()
+
+    def deploy(self, application: Application) -> None:
+        """Get an application file, unless a newer one is here, and start again with it."""
+        if application.number > self.application.number:
+            self.application = application
+            self.kill(query_process_dies=True)
 
     def wipe(self) -> None:
         """Replace the disk by an empty one, as an operator does with reinit."""

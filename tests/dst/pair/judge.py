@@ -12,6 +12,7 @@ from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.types import Holder, LeaseRow, Member, Position, Role
+from ha_engine.v1 import local_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.dst.pair.database import Row
@@ -52,7 +53,8 @@ class Judge:
     # The newest lease row of any timeline, and whether the database has lost it.
     newest: LeaseRow | None = None
     lost: bool = False
-    batches: dict[tuple[str, int], list[Row]] = field(default_factory=dict)
+    # By query, number and definition.
+    batches: dict[tuple[str, int, str], list[Row]] = field(default_factory=dict)
     disks: dict[str, Disk] = field(default_factory=dict)
     # The lease row that each process has read, unless a later call had no answer or was denied.
     read: dict[str, LeaseRow | None] = field(default_factory=dict)
@@ -257,17 +259,19 @@ class Judge:
         has = at <= len(self.committed) and self.committed[at - 1] == position
         self.require(has, "I3", f"{producer} {sequence} is acked at {position}, not committed")
 
-    def computed(self, host: str, query: str, number: int, table: pa.Table) -> None:
+    def computed(self, host: str, run: pb.RunQuery, number: int, table: pa.Table) -> None:
         rows: list[Any] = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-        known = self.batches.setdefault((query, number), rows)
-        self.require(known == rows, "I6", f"{host} makes {query} {number} as {rows}, not {known}")
+        known = self.batches.setdefault((run.query, number, run.digest), rows)
+        text = f"{host} makes {run.query} {number} as {rows}, not {known}"
+        self.require(known == rows, "I6", text)
 
     def calls_sink(self, process: NodeProcess, epoch: int) -> None:
         self.require_not_succeeded(process, epoch, "calls a sink")
 
     def published(self, query: str, number: int, epoch: int, rows: list[Row]) -> None:
-        known = self.batches.get((query, number))
-        self.require(rows == known, "P2", f"{query} {number} is published as {rows}")
+        definitions = {definition for _, _, definition in rows}
+        known = [self.batches.get((query, number, one)) for one in definitions] or [[]]
+        self.require(known == [rows], "P2", f"{query} {number} is published as {rows}")
         self.history.counts["batches published"] += 1
 
     # -- what faults may destroy -------------------------------------------------------------------

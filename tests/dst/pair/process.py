@@ -36,7 +36,6 @@ from tests.dst.disk import Crashed, SimulatedFiles
 from tests.dst.loop import ProcessLoop, Thread
 from tests.dst.pair.database import DB_TIMEOUT, NodeLeaseStore, NodeSink
 from tests.dst.pair.group import (
-    APPLICATION,
     GROUP,
     LOOK_SECONDS,
     PEERS,
@@ -46,7 +45,6 @@ from tests.dst.pair.group import (
     STREAMS,
     STUCK_SECONDS,
     TIMING,
-    deployment,
 )
 from tests.dst.pair.network import HostTransport
 from tests.dst.pair.snapshots import NodeSnapshots
@@ -88,6 +86,7 @@ class NodeProcess:
 
     def __init__(self, host: Host, name: str, earlier: str | None) -> None:
         self.host, self.name, self._earlier = host, name, earlier
+        self.application = host.application
         self.me = Holder(host.name, name)
         self.dead = self.serves = False
         self.files = SimulatedFiles(host.disk, self.kill)
@@ -223,8 +222,8 @@ class NodeProcess:
             f"http://{host.name}",
             (host.peer,),
         )
-        high_water = self.data.high_water()
-        core = JudgedCore(identity, TIMING, high_water, deployment(), PEERS, SNAPSHOT_INTERVAL)
+        high_water, deployment = self.data.high_water(), self.application.deployment()
+        core = JudgedCore(identity, TIMING, high_water, deployment, PEERS, SNAPSHOT_INTERVAL)
         core.process = self
         return core
 
@@ -257,7 +256,7 @@ class NodeProcess:
             node=self.host.name,
             process=self.name,
             journal_id=self.journal.journal_id,
-            application=APPLICATION,
+            application=self.application.digest,
             config="config",
             runtime={},
             address=self.host.name,

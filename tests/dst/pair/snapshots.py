@@ -13,7 +13,7 @@ from ha_engine.snapshot.restore import Places, RestoredState, Restoring
 from ha_engine.snapshot.service import Places as RevisionPlaces
 from ha_engine.snapshot.service import SnapshotService
 from ha_engine.types import History, Position
-from tests.dst.pair.group import APPLICATION, GROUP, REVISIONS_KEPT, deployment, producer_table
+from tests.dst.pair.group import GROUP, REVISIONS_KEPT, producer_table
 
 if TYPE_CHECKING:
     from tests.dst.pair.process import NodeProcess
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class NodeSnapshots(SnapshotService):
     def __init__(self, process: NodeProcess) -> None:
         host, files, database = process.host, process.files, process.host.history.database
-        self._counts = host.history.counts
+        self._counts, application = host.history.counts, process.application
 
         def call(work: Callable[[], T], length: int) -> T:
             return database.call(process, work, row=None)
@@ -37,15 +37,17 @@ class NodeSnapshots(SnapshotService):
         super().__init__(
             store,
             Capture(host.checkpoints, host.home, process.outbox, files, sleep),
-            BaseBuilder(process.data.base, process.journal, deployment, producer_table, files),
+            BaseBuilder(
+                process.data.base, process.journal, application.deployment, producer_table, files
+            ),
             process.writer,
             process.me,
-            lambda place: facts_of(process.core, APPLICATION, {}, place),
+            lambda place: facts_of(process.core, application.digest, {}, place),
             Restoring(
                 store,
                 places,
                 GROUP,
-                APPLICATION,
+                application.digest,
                 lambda manifest: None,
                 files=files,
                 clock=process.loop.time,

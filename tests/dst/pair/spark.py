@@ -1,7 +1,8 @@
 """One query process: it asks its node for marks, and makes the batches that Spark would make.
 
 A batch has one row for each event of its query's streams, with a running total. So a batch that
-lacks an event, has one twice, or continues a wrong state, has other rows on one of the nodes.
+lacks an event, has one twice, continues a wrong state, or is of another definition of the query,
+has other rows on one of the nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from tests.dst.pair.process import NodeProcess
 
 AGAIN_SECONDS = 0.2
-SCHEMA = pa.schema([("n", pa.int64()), ("total", pa.int64())])
+SCHEMA = pa.schema([("n", pa.int64()), ("total", pa.int64()), ("definition", pa.string())])
 Verdict = pb.AdmitBatchReply
 
 
@@ -190,6 +191,7 @@ class QueryProcess:
         )
 
     async def _run_batches(self, run: pb.RunQuery) -> None:
+        self._require_definition(run)
         checkpoint = self._open(run)
         while True:
             number, through, total = checkpoint.state
@@ -197,11 +199,19 @@ class QueryProcess:
             checkpoint.plan(mark.number, mark.sequence)
             await asyncio.sleep(self._random.uniform(0.005, self.host.history.batch_max))
             rows = await self._rows(run.query, mark, through)
-            table = pa.table([rows, range(total + 1, total + 1 + len(rows))], schema=SCHEMA)
-            self.host.history.judge.computed(self.host.name, run.query, mark.number, table)
+            totals = range(total + 1, total + 1 + len(rows))
+            table = pa.table([rows, totals, [run.digest] * len(rows)], schema=SCHEMA)
+            self.host.history.judge.computed(self.host.name, run, mark.number, table)
             checkpoint.keep_state(len(rows))
             await self._put(run.query, mark.number, table)
             checkpoint.end(State(mark.number, mark.sequence, total + len(rows)))
+
+    def _require_definition(self, run: pb.RunQuery) -> None:
+        """Run no definition but that of the application file, which the operator may have changed
+        since the node read it (RULES.md#r23)."""
+        if self.host.application.definition_of(run.query) != run.digest:
+            self.host.history.counts["definitions that have changed"] += 1
+            raise QueryBroken(f"the application file has no {run.digest} of {run.query}")
 
     def _open(self, run: pb.RunQuery) -> Checkpoint:
         """Raises StateLost, CheckpointDamaged."""

@@ -140,7 +140,7 @@ class Result:
 def machine() -> dict[str, str]:
     """What the figures depend on, without the name of the host."""
     return {
-        "commit": _commit(),
+        "commit": checked_out(),
         "processor": f"{_model()}, {os.cpu_count()} cores",
         "memory": f"{psutil.virtual_memory().total / (1 << 30):.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
@@ -151,8 +151,8 @@ def machine() -> dict[str, str]:
     }
 
 
-def _commit() -> str:
-    """Of the engine, with a + when its files were changed since; unknown outside a checkout."""
+def checked_out() -> str:
+    """The commit of the engine, with a + if its files were changed since; or ``unknown``."""
     words = ("git", "describe", "--always", "--dirty=+", "--exclude=*")
     told = subprocess.run(words, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
     return told.stdout.strip() or "unknown"

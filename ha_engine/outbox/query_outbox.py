@@ -113,9 +113,10 @@ class QueryOutbox:
         """Put a batch and its digest in the place of an admitted batch, which may be trimmed."""
         path = self._place / f"{number}.arrow"
         with disk(self._place):
-            # Without a digest, the batch gets that of its file, whichever of the two it is.
-            self.digests.pop(number, None)
-            self._files.unlink(self._place / f"{number}.digest", missing_ok=True)
+            # After a crash, the digest is computed again from the file of either of the two.
+            if self.digests.pop(number, None) is not None:
+                self._files.unlink(self._place / f"{number}.digest", missing_ok=True)
+                self._make_durable()
             if (admitted := self.batches.get(number)) is not None:
                 self._files.rename(pending.path, path)
                 self._make_durable()

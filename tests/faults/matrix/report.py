@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -50,6 +50,8 @@ class Run:
     reached: dict[str, int] = field(default_factory=dict)
     """How often a node's log told of each second line of defence, and how often the lease row lost
     a member."""
+    commit: str = ""
+    """The commit of the engine that ran."""
 
     @property
     def key(self) -> tuple[str, int, int, int]:
@@ -63,14 +65,14 @@ def append(directory: Path, run: Run) -> None:
 
 def runs(directory: Path) -> list[Run]:
     """Return the runs that ended in ``directory``."""
-    return list(_lines(directory / LINES))
+    path = directory / LINES
+    return runs_in(path) if path.exists() else []
 
 
-def _lines(path: Path) -> Iterator[Run]:
-    if path.exists():
-        for line in path.read_text().splitlines():
-            tree = json.loads(line)
-            yield Run(**{**tree, "wrong": tuple(tree["wrong"])})
+def runs_in(path: Path) -> list[Run]:
+    """Return the runs of a file that ``append`` has written."""
+    trees = map(json.loads, path.read_text().splitlines())
+    return [Run(**{**tree, "wrong": tuple(tree["wrong"])}) for tree in trees]
 
 
 def reached(logs: Iterable[str]) -> Counter[str]:

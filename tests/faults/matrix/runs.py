@@ -27,6 +27,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.report import checked_out
 from ha_engine.demo.traffic import longest_gap
 from tests.faults.failovers import in_random_order
 from tests.faults.matrix import checker, evidence, report
@@ -112,6 +113,7 @@ class Bench:
                 **report.reached(node.log_text()[told[node.name] :] for node in self.world.nodes),
                 report.REMOVED: _removals(history.leases[max(0, versions - 1) :]),
             },
+            commit=checked_out(),
         )
         if wrong:
             self._keep(planned, history)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import uuid
 from pathlib import Path
+
+from ha_engine.query.checkpoints import CLEAN_FILE, STAMP_FILE
+from ha_engine.system.file_lock import NODE_LOCK
+from ha_engine.system.fsync import boot_id
 
 DISK_BYTES = 512 << 20
 PART_BYTES = 4 << 20
 MIN_FREE_BYTES = 64 << 20
 """The node's ``journal.min_free``."""
 _SECTOR_BYTES = 1 << 20
+_OF_A_BOOT = (STAMP_FILE, CLEAN_FILE, NODE_LOCK)
+"""The names of the files in which a node notes the boot of its host."""
 
 
 class Volume:
@@ -63,10 +70,11 @@ class Disk(Volume):
         _run("cp", "--sparse=always", str(self._image), str(self._copied))
 
     def lose_power(self) -> None:
-        """Continue with the copy. No process may use the disk."""
+        """Continue with the copy, as after a boot. No process may use the disk."""
         self.unmount()
         self._copied.replace(self._image)
         self._mount()
+        self._boot_again()
 
     def become_read_only(self) -> None:
         """Let the file system find an error, after which the kernel permits no write."""
@@ -82,6 +90,13 @@ class Disk(Volume):
         # It exits with 1 once it has corrected the error.
         subprocess.run(["e2fsck", "-fy", str(self._copied)], capture_output=True, check=False)
         self.lose_power()
+
+    def _boot_again(self) -> None:
+        """Let the files be of an earlier boot, since the kernel of all hosts does not boot."""
+        present, earlier = boot_id().encode(), str(uuid.uuid4()).encode()
+        for name in _OF_A_BOOT:
+            for path in self.mount_point.rglob(name):
+                path.write_bytes(path.read_bytes().replace(present, earlier))
 
     @property
     def _copied(self) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import threading
 import time
@@ -32,29 +31,27 @@ class Log:
 
     def __init__(self) -> None:
         self.quiet = threading.Event()
-        self._events, self._lock = itertools.count(1), threading.Lock()
+        self._last, self._lock = 0, threading.Lock()
         self._requests: dict[int, Request] = {}
         self.roles: list[RoleSeen] = []
 
     def sent(self, producer: str, node: str | None = None) -> int:
         """Note a new event of ``producer``, which asks only ``node``; return the event's number."""
-        with self._lock:
-            event = next(self._events)
-            self._requests[event] = Request(producer, event, time.monotonic(), node=node)
+        [event] = self.numbers(1)
+        self._requests[event] = Request(producer, event, time.monotonic(), node=node)
         return event
 
-    def sent_many(self, producer: str, count: int) -> list[int]:
-        """Note that another program may send so many events; return their numbers, in a row."""
+    def numbers(self, count: int) -> range:
+        """Return the numbers of so many new events."""
         with self._lock:
-            events = [next(self._events) for _ in range(count)]
-            now = time.monotonic()
-            self._requests |= {event: Request(producer, event, now) for event in events}
-        return events
+            first, self._last = self._last + 1, self._last + count
+        return range(first, first + count)
 
-    def told(self, event: int, sent_at: float, acked_at: float | None, epoch: int | None) -> None:
-        """Note what another program says of an event."""
-        known = self._requests[event]
-        self._requests[event] = replace(known, sent_at=sent_at, acked_at=acked_at, epoch=epoch)
+    def told(
+        self, producer: str, event: int, sent_at: float, acked_at: float | None, epoch: int | None
+    ) -> None:
+        """Note what another program has sent."""
+        self._requests[event] = Request(producer, event, sent_at, acked_at, epoch)
 
     def acked(self, event: int, epoch: int | None) -> None:
         self._requests[event] = replace(

@@ -64,13 +64,13 @@ def _keeping_the_lease(scene: Scene) -> Iterator[None]:
 def _flood(events_max: int, seconds: int, scene: Scene) -> None:
     """Always 200 requests wait, more than the node acks at a time."""
     name = f"flood-{scene.chance.randrange(1 << 30)}"
-    first = scene.log.sent_many(name, events_max)[0]
+    first = scene.log.numbers(events_max)[0]
     command = [sys.executable, "-m", "tests.faults.matrix.flood", scene.active.url, name]
     command += map(str, (first, events_max, seconds))
     with _keeping_the_lease(scene):
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     for line in done.stdout.splitlines():
-        scene.log.told(**json.loads(line))
+        scene.log.told(name, **json.loads(line))
 
 
 row(CALM_SECONDS, name="flood_of_requests")(partial(_flood, 10_000, 15))

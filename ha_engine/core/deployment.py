@@ -119,7 +119,7 @@ class Deployment:
         self._trimmed_through = base.position.sequence
         for one in base.queries:
             name = one.version.query
-            self.versions.load_base(one.version, one.lineage, one.carried_on)
+            self.versions.load_base(one)
             if name in self.marks:
                 self.marks[name].load_base(one)
             else:
@@ -171,7 +171,7 @@ class Deployment:
         if plan.on_change == "keep":
             return QueryVersion(plan.name, plan.digest, now.first)
         if plan.on_change == "reset":
-            return QueryVersion(plan.name, plan.digest, marks.mark_at(marks.admitted), reset=True)
+            return QueryVersion(plan.name, plan.digest, marks.reset_after(committed), reset=True)
         self.lives[plan.name].refused(ON_CHANGE_MISSING)
         return now
 
@@ -356,11 +356,6 @@ class Deployment:
         began = self.marks[name].initial.through
         return name not in self.versions.carried_on and began >= self._trimmed_through
 
-    def was_made_by_other_code(self, query: str, number: int) -> bool:
-        """Whether batch ``number`` was planned before a change that kept the query's state
-        (RULES.md#r23)."""
-        return number <= self.versions.carried_on.get(query, 0)
-
     def _is_current(self, name: str) -> bool:
         version, digest = self.versions.of.get(name), self.plans[name].digest
         return version is not None and version.digest == digest and not self._lacks_events(name)
@@ -406,7 +401,9 @@ class Deployment:
         if failure is None or not self._may_revive(event.query):
             return None
         skipped = (event.query, failure.number) in self.skips.known
-        if skipped or failure.number <= self.marks[event.query].admitted:
+        admitted = failure.number <= self.marks[event.query].admitted
+        by_this_code = not self.versions.may_be_of_other_code(event.query, failure.number)
+        if skipped or (admitted and by_this_code):
             life.revive()
             return None
         return Skip(event.query, failure.number, event.by, failure.reason)

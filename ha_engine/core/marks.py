@@ -88,6 +88,7 @@ class QueryMarks:
         self.last = self.mark_at(initial.number + len(self._throughs))
         self.admitted = initial.number
         self._pending.drop_through(initial.through)
+        self.ended()
 
     def may_have_run(self, since: int) -> bool:
         """Whether a batch may have run on the state that the record ``since`` began.
@@ -103,6 +104,16 @@ class QueryMarks:
         if number == self.kept_after.number:
             return self.kept_after
         return Mark(self.query, number, self._throughs[number - 1 - self.kept_after.number])
+
+    def reset_after(self, committed: int) -> Mark:
+        """The mark after which the state begins if it is reset: of the newest batch that every sink
+        has.
+
+        Another node may publish next, and makes the batches that a sink still lacks. Batches that
+        the journal has trimmed are in the outbox of every member.
+        """
+        published = min(self.admitted, self.published_committed(committed))
+        return self.mark_at(max(self.kept_after.number, published))
 
     def apply_events(self, sequence: int, events: Events) -> None:
         if events.stream in self.streams and sequence > self.last.through:

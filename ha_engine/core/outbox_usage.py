@@ -24,6 +24,9 @@ class OutboxUsage:
         self.floor, self.last = floor, max(floor, self.last)
 
     def add(self, number: int, size: int) -> None:
+        """Note an admitted batch. After a reset the query makes batches again that it has."""
+        if number <= self.last:
+            return
         self._sizes.append((number, size))
         self._bytes += size
         self.last = max(self.last, number)

@@ -54,7 +54,7 @@ class QueryControl:
 
     def __init__(self, owner: str, deployment: Deployment) -> None:
         self.deployment = deployment
-        self.digests = Digests(may_differ=deployment.versions.makes_anew)
+        self.digests = Digests(may_differ=deployment.versions.may_differ)
         self.process = QueryProcessState(owner, deployment.restarts)
         # The snapshot request that is not begun yet, and the request that was begun last.
         self._wanted: _SnapshotRequest | None = None

@@ -3,11 +3,10 @@ state (RULES.md#r23)."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ha_engine.types import Application, QueryVersion
+from ha_engine.types import Application, QueryBase, QueryVersion
 
 
 class Versions:
@@ -28,9 +27,11 @@ class Versions:
         # change. Only a checkpoint has such a state, since the old code made the batches before the
         # change.
         self.carried_on: dict[str, int] = {}
-        # By query: for each reset of its state, the batches after the reset whose marks are before
-        # it. The old code may have made them on a node other than the writer of the reset.
-        self._made_anew: dict[str, list[range]] = defaultdict(list)
+        # By query, the last mark before its newest change. One node may have made batches up to
+        # this mark with the old code, and another node with the new code.
+        self._changed_after: dict[str, int] = {}
+        # By query, the last mark of the base, which does not name all earlier changes.
+        self._base_through: dict[str, int] = {}
 
     def apply(
         self,
@@ -50,30 +51,42 @@ class Versions:
             name, before = version.query, self.of.get(version.query)
             if before is None or version.reset:
                 self.lineages[name] = sequence
-                planned = range(version.first.number + 1, last_mark(name) + 1)
-                self._made_anew[name].append(planned)
+                self._changed_after[name] = last_mark(name)
                 self.carried_on.pop(name, None)
                 self.earlier.pop(name, None)
                 yield version
             elif before.digest != version.digest:
-                self.carried_on[name] = last_mark(name)
+                self.carried_on[name] = self._changed_after[name] = last_mark(name)
                 before_that = self.earlier.get(name, ())
                 self.earlier[name] = (self.lineages[name], *before_that) if mine else ()
                 self.lineages[name] = sequence
             self.of[name] = replace(version, reset=False)
 
-    def makes_anew(self, query: str, number: int) -> bool:
-        """Whether a node may have a batch ``number`` that code from before a reset of the query's
-        state made. The code in force makes that batch again."""
-        return any(number in planned for planned in self._made_anew.get(query, ()))
+    def may_be_of_other_code(self, query: str, number: int) -> bool:
+        """Whether this node may have made batch ``number`` with the code before the newest change.
+
+        The journal must have the records of the batch.
+        """
+        return number <= self._changed_after.get(query, 0)
+
+    def may_differ(self, query: str, number: int) -> bool:
+        """Whether two nodes may have made batch ``number`` with different code.
+
+        No batch of the base is compared any more, since its digests were compared when the nodes
+        made it.
+        """
+        in_base = number <= self._base_through.get(query, 0)
+        return in_base or self.may_be_of_other_code(query, number)
 
     def states_of(self, query: str) -> tuple[int, ...]:
         """The lineage of the query's state, then the earlier lineages whose checkpoint may continue
         on this node."""
         return (self.lineages[query], *self.earlier.get(query, ()))
 
-    def load_base(self, version: QueryVersion, lineage: int, carried_on: int | None) -> None:
+    def load_base(self, base: QueryBase) -> None:
         """Load from the base what the trimmed records said about a query."""
-        self.of[version.query], self.lineages[version.query] = version, lineage
-        if carried_on is not None:
-            self.carried_on[version.query] = carried_on
+        query = base.version.query
+        self.of[query], self.lineages[query] = base.version, base.lineage
+        self._base_through[query] = base.last.number
+        if base.carried_on is not None:
+            self.carried_on[query] = self._changed_after[query] = base.carried_on

@@ -67,11 +67,8 @@ class LocalAnswers:
     def skipped(self, query: str, number: int) -> bool:
         return (query, number) in self.core.deployment.skips.known
 
-    def was_made_by_other_code(self, query: str, number: int) -> bool:
-        return self.core.deployment.was_made_by_other_code(query, number)
-
-    def makes_anew(self, query: str, number: int) -> bool:
-        return self.core.deployment.versions.makes_anew(query, number)
+    def may_be_of_other_code(self, query: str, number: int) -> bool:
+        return self.core.deployment.versions.may_be_of_other_code(query, number)
 
     def lacks_mark_after(self, query: str, number: int) -> bool:
         return self.core.deployment.lacks_mark_after(query, number)

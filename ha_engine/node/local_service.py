@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -59,8 +58,7 @@ class Answers(Protocol):
 
     def incarnation(self) -> str | None: ...
     def skipped(self, query: str, number: int) -> bool: ...
-    def was_made_by_other_code(self, query: str, number: int) -> bool: ...
-    def makes_anew(self, query: str, number: int) -> bool: ...
+    def may_be_of_other_code(self, query: str, number: int) -> bool: ...
     def lacks_mark_after(self, query: str, number: int) -> bool: ...
     def lacks_records_from(self, first: int) -> bool: ...
     def locate(self, first: int, last: int) -> list[Extent]: ...
@@ -198,12 +196,9 @@ class LocalService(rpc.LocalServicer):
         return task
 
     async def _admit(self, r: pb.AdmitBatchRequest) -> Admission:
-        admit = self._outbox.admit
-        if self._answers.makes_anew(r.query, r.number):
-            admit = partial(admit, replaces=True)
         try:
             verdict = await self._on_disk(
-                admit, r.query, r.number, r.file, r.rows, r.bytes, r.digest or None
+                self._outbox.admit, r.query, r.number, r.file, r.rows, r.bytes, r.digest or None
             )
         except DiskFailed as error:
             self._steps.fail(error)
@@ -212,9 +207,7 @@ class LocalService(rpc.LocalServicer):
         # digest. The next query process makes the batch again. The second request for an admission
         # has the verdict DONE, and gives the digest to the core (RULES.md#i6, RULES.md#r28).
         reported = r.digest if verdict is Admission.DONE else ""
-        if verdict is Admission.MISMATCH and self._answers.was_made_by_other_code(
-            r.query, r.number
-        ):
+        if verdict is Admission.MISMATCH and self._answers.may_be_of_other_code(r.query, r.number):
             verdict = Admission.DONE
         if verdict in (Admission.ADMITTED, Admission.DONE):
             self._steps.handle(on.BatchAdmitted(r.query, r.number, r.rows, r.bytes))

@@ -77,21 +77,11 @@ class Outbox:
     # -- the query process writes --------------------------------------------------------------
 
     def admit(
-        self,
-        query: str,
-        number: int,
-        file: str,
-        rows: int,
-        bytes: int,
-        digest: str | None = None,
-        *,
-        replaces: bool = False,
+        self, query: str, number: int, file: str, rows: int, bytes: int, digest: str | None = None
     ) -> Admission:
         """Admit a batch from its pending file.
 
-        ``file`` is a path below the outbox directory, and ``bytes`` is the file's size. If
-        ``replaces`` is True, the batch takes the place of an admitted one with another digest,
-        because the query's state was reset before it (RULES.md#r23).
+        ``file`` is a path below the outbox directory, and ``bytes`` is the file's size.
 
         Raises OutboxDamaged if the batch does not follow the last admitted batch, or if its file is
         missing. Raises DiskFailed.
@@ -100,7 +90,7 @@ class Outbox:
         with self._lock:
             query_outbox = self._of_query(query)
             if number <= query_outbox.last:
-                return self._admit_again(query_outbox, attempt, replaces)
+                return self._admit_again(query_outbox, attempt)
             if number > query_outbox.last + 1:
                 raise OutboxDamaged(
                     f"batch {number} of query {query} does not follow batch {query_outbox.last}; "
@@ -206,12 +196,10 @@ class Outbox:
             raise OutboxDamaged(f"{file!r} is not among the pending files of query {query}")
         return path
 
-    def _admit_again(
-        self, query_outbox: QueryOutbox, attempt: _Attempt, replaces: bool
-    ) -> Admission:
+    def _admit_again(self, query_outbox: QueryOutbox, attempt: _Attempt) -> Admission:
         """Decide on a second attempt to admit a batch.
 
-        The batch that was admitted first remains, unless ``replaces`` is True.
+        The batch that was admitted first remains in any case.
         """
         admitted = query_outbox.batches.get(attempt.number)
         known = query_outbox.digests.get(attempt.number)
@@ -223,10 +211,6 @@ class Outbox:
             if known is None and admitted is not None:
                 known = digest_of_file(admitted.path, self._files)
                 query_outbox.keep_digest(attempt.number, known)
-            if replaces and known != attempt.digest:
-                batch = OutboxBatch(attempt.file, attempt.rows, attempt.bytes)
-                query_outbox.replace(attempt.number, batch, attempt.digest)
-                known = attempt.digest
             admission = Admission.DONE if known == attempt.digest else Admission.MISMATCH
         with disk(self._directory):
             self._files.unlink(attempt.file, missing_ok=True)

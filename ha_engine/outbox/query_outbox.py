@@ -109,21 +109,6 @@ class QueryOutbox:
         if digest is not None:
             self.keep_digest(number, digest)
 
-    def replace(self, number: int, pending: OutboxBatch, digest: str) -> None:
-        """Put a batch and its digest in the place of an admitted batch, which may be trimmed."""
-        path = self._place / f"{number}.arrow"
-        with disk(self._place):
-            # After a crash, the digest is computed again from the file of either of the two.
-            if self.digests.pop(number, None) is not None:
-                self._files.unlink(self._place / f"{number}.digest", missing_ok=True)
-                self._make_durable()
-            if (admitted := self.batches.get(number)) is not None:
-                self._files.rename(pending.path, path)
-                self._make_durable()
-                self.bytes -= admitted.bytes
-                self._put(number, replace(pending, path=path))
-        self.keep_digest(number, digest)
-
     def restore(self, left: int, batches: Sequence[OutboxBatch]) -> list[OutboxBatch]:
         """Trim up to ``left``, then admit those of ``batches`` that follow the last batch.
 

@@ -636,8 +636,15 @@ MUTANTS = (
         "R23",
         "deployment",
         "Deployment._next_version",
-        "marks.mark_at(marks.admitted)",
+        "marks.reset_after(committed)",
         "marks.last",
+    ),
+    Mutant(
+        "R23",
+        "marks",
+        "QueryMarks.reset_after",
+        "min(self.admitted, self.published_committed(committed))",
+        "self.admitted",
     ),
     Mutant(
         "R23",
@@ -658,14 +665,7 @@ MUTANTS = (
         "R23",
         "versions",
         "Versions.apply",
-        "self.carried_on[name] = last_mark(name)",
-        "pass",
-    ),
-    Mutant(
-        "R23",
-        "versions",
-        "Versions.apply",
-        "self._made_anew[name].append(planned)",
+        "self.carried_on[name] = self._changed_after[name] = last_mark(name)",
         "pass",
     ),
     Mutant(

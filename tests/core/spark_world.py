@@ -170,10 +170,11 @@ class SparkWorld:
         """Return False for a batch that this node's outbox has or had."""
         self._judge_batch(query, number, content)
         outbox, admitted = self.disk.outbox.setdefault(query, {}), self.disk.admitted.get(query, 0)
+        rows = self.rows.get(query, len(content))
         if number <= admitted:
+            self.feed(on.BatchAdmitted(query, number, rows, 100 * rows))
             return False
         require(number == admitted + 1, "R19", f"{query} batch {number} after {admitted}")
-        rows = self.rows.get(query, len(content))
         outbox[number], self.disk.admitted[query] = content, number
         self.disk.outbox_rows[(query, number)] = rows
         self.feed(on.BatchAdmitted(query, number, rows, 100 * rows))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ha_engine.core import Deployment, QueryPlan, RestartPolicy
-from ha_engine.types import Application, Mark, QueryVersion
+from ha_engine.core import Deployment, QueryPlan, QueryState, RestartPolicy
+from ha_engine.core import inputs as on
+from ha_engine.core.outbox_usage import OutboxUsage
+from ha_engine.types import Application, Mark, QueryVersion, Skip
 from tests.core.lone import LIMITS, take
 
 
@@ -61,13 +63,11 @@ def test_batches_cut_before_a_change_belong_to_the_old_code() -> None:
         Mark("q", 2, 3),
     )
     take(deployment, bodies)
-    assert deployment.was_made_by_other_code("q", 1)
-    assert not deployment.was_made_by_other_code("q", 2)
+    assert deployment.versions.may_be_of_other_code("q", 1)
+    assert not deployment.versions.may_be_of_other_code("q", 2)
 
 
-def test_batches_between_a_reset_and_its_record_are_made_anew() -> None:
-    """The old code may have made 2 and 4 on a node that was ahead of the one that wrote the
-    resets."""
+def test_batches_that_were_planned_before_a_change_may_be_of_other_code() -> None:
     plan = QueryPlan("q", "c", frozenset({"s"}), ())
     deployment = Deployment("c", (plan,), LIMITS, RestartPolicy())
     bodies = (
@@ -76,13 +76,40 @@ def test_batches_between_a_reset_and_its_record_are_made_anew() -> None:
         Mark("q", 2, 2),
         Application("b", (QueryVersion("q", "b", Mark("q", 1, 1), reset=True),)),
         Mark("q", 3, 4),
-        Mark("q", 4, 5),
-        Application("c", (QueryVersion("q", "c", Mark("q", 3, 4), reset=True),)),
-        Mark("q", 5, 7),
     )
     take(deployment, bodies)
     versions = deployment.versions
-    assert [number for number in range(1, 6) if versions.makes_anew("q", number)] == [2, 4]
+    assert versions.may_be_of_other_code("q", 2)
+    assert versions.may_differ("q", 2)
+    assert not versions.may_be_of_other_code("q", 3)
+    assert not versions.may_differ("q", 3)
+
+
+def test_batch_of_the_old_code_that_poisons_the_new_code_can_be_skipped() -> None:
+    """The outbox has batch 1 of the old code, so without a skip the new code would try it again
+    for ever."""
+    plan = QueryPlan("q", "b", frozenset({"s"}), ())
+    deployment = Deployment("b", (plan,), LIMITS, RestartPolicy())
+    bodies = (
+        Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
+        Mark("q", 1, 1),
+        Application("b", (QueryVersion("q", "b", Mark("q", 0, 0), reset=True),)),
+    )
+    take(deployment, bodies)
+    deployment.restore_admitted("q", 1, rows=1, size=100)
+    while deployment.lives["q"].state is not QueryState.FAILED:
+        deployment.failed(0.0, on.QueryFailed("q", 1, "poisoned"))
+    assert deployment.skip(on.SkipAsked("q", "operator")) == Skip("q", 1, "operator", "poisoned")
+
+
+def test_batch_that_the_new_code_makes_again_uses_the_outbox_once() -> None:
+    usage = OutboxUsage()
+    for number in (1, 2, 1, 2, 3):
+        usage.add(number, 100)
+    assert usage.backlog == (3, 300)
+    usage.trim(3)
+    usage.add(3, 100)
+    assert usage.backlog == (0, 0)
 
 
 def test_reset_begins_a_state_that_the_journal_can_rebuild() -> None:

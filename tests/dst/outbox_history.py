@@ -1,8 +1,7 @@
 """A random history of one node's outbox: batches written, admitted, repeated and trimmed.
 
-An admitted batch survives every death and loss of power until it is trimmed. It is replaced only
-after a reset. The query process may write a batch again, with the same rows or, against its
-promise, with others.
+An admitted batch survives every death and loss of power until it is trimmed, and is never replaced.
+The query process may write a batch again, with the same rows or, against its promise, with others.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ class Model:
     dropping: bool = False
     # What Spark computes for each batch, also after it lost the batch.
     rows: dict[int, pa.Table] = field(default_factory=dict)
-    # A replacement of the batch by these rows may be incomplete.
-    replacing: dict[int, pa.Table] = field(default_factory=dict)
 
 
 class OutboxHistory(DiskHistory):
@@ -122,13 +119,10 @@ class OutboxHistory(DiskHistory):
         model.admitted = model.begun = last
 
     def _check_batch(self, outbox: Outbox, query: str, number: int) -> None:
-        model, batch = self.models[query], outbox.batch(query, number)
+        batch, rows = outbox.batch(query, number), self.models[query].rows[number]
         self.require(batch is not None, f"{query}: batch {number} is missing")
         assert batch is not None
         found = read_batch_file(batch.path, self.files)
-        if found.equals(model.replacing.pop(number, None)):
-            model.rows[number] = found
-        rows = model.rows[number]
         self.require(found.equals(rows), f"{query}: {number} has other rows")
         digest = outbox.digest(query, number)
         self.require(digest in (None, digest_of_table(rows)), f"{query}: {number} has {digest}")
@@ -150,9 +144,8 @@ class OutboxHistory(DiskHistory):
             self._trim,
             self._drop,
             self._restore,
-            self._replace,
         ]
-        (deed,) = self.random.choices(deeds, [24, 8, 8, 1, 2, 2])
+        (deed,) = self.random.choices(deeds, [24, 8, 8, 1, 2])
         deed(outbox, query, incarnation)
 
     def _admit(self, outbox: Outbox, query: str, incarnation: str) -> None:
@@ -185,21 +178,6 @@ class OutboxHistory(DiskHistory):
         self.require(answer is wanted, f"{query}: batch {number} again: {answer}")
         self.counts[f"repeated: {answer.value}"] += 1
         self._check_batch(outbox, query, number)
-
-    def _replace(self, outbox: Outbox, query: str, incarnation: str) -> None:
-        """The query makes a batch of the code before a reset again."""
-        model = self.models[query]
-        if model.admitted <= outbox.floor(query):
-            return
-        number = self.random.randint(outbox.floor(query) + 1, model.admitted)
-        rows = model.replacing[number] = self._rows(number)
-        file = self._write(query, number, rows, incarnation)
-        answer = self._ask(outbox, query, number, file, digest_of_table(rows), replaces=True)
-        self.require(answer is Admission.DONE, f"{query}: batch {number} anew: {answer}")
-        self.counts["batches replaced"] += 1
-        self._check_batch(outbox, query, number)
-        same = model.rows[number].equals(rows)
-        self.require(same, f"{query}: batch {number} is not replaced")
 
     def _trim(self, outbox: Outbox, query: str, incarnation: str) -> None:
         model = self.models[query]
@@ -256,18 +234,11 @@ class OutboxHistory(DiskHistory):
                     self.files.mkdir(path, 0o700)
 
     def _ask(
-        self,
-        outbox: Outbox,
-        query: str,
-        number: int,
-        file: str,
-        digest: str | None,
-        *,
-        replaces: bool = False,
+        self, outbox: Outbox, query: str, number: int, file: str, digest: str | None
     ) -> Admission:
         path = self.directory / file
         size = path.stat().st_size
-        answer = outbox.admit(query, number, file, number, size, digest, replaces=replaces)
+        answer = outbox.admit(query, number, file, number, size, digest)
         self.tell(f"{query}: batch {number} is {answer.value}")
         return answer
 

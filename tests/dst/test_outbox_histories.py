@@ -22,7 +22,6 @@ REACHED_AT_LEAST = {
     "crashes before unlink": 25,
     "writes to a full disk": 40,
     "drops": 35,
-    "batches replaced": 50,
     "unreadable: .arrow": 40,
     "misread: .arrow": 40,
     "misread: .digest": 2,

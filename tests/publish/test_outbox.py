@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox import Admission, Outbox
-from ha_engine.outbox.batch_file import (
-    digest_of_file,
-    digest_of_table,
-    read_batch_file,
-    write_batch_file,
-)
+from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
 from ha_engine.outbox.query_outbox import DIGESTS_KEPT, read_digest
 from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
 
@@ -249,46 +244,3 @@ def test_any_order_of_admission_trim_and_restart_keeps_the_batch_numbers(
         assert outbox.last_admitted(QUERY) == last
         assert outbox.floor(QUERY) == floor
         assert outbox.backlog(QUERY)[0] == last - floor
-
-
-@pytest.mark.parametrize("crash_in", range(10))
-def test_batch_after_a_reset_takes_the_place_of_the_one_of_the_old_code(
-    tmp_path: Path, crash_in: int
-) -> None:
-    """The node may end at any change of the disk, and the query then makes the batch again."""
-    disk = SimulatedDisk(tmp_path / "disk", Random(0))
-    directory, old, new = disk.root / "outbox", _rows(1), _rows(2)
-
-    def admit(outbox: Outbox, rows: pa.Table, files: SimulatedFiles, **options: bool) -> Admission:
-        path = directory / QUERY / "pending" / "1.i.arrow"
-        written = write_batch_file(path, rows, query=QUERY, number=1, files=SimulatedFiles(disk))
-        file, digest = str(path.relative_to(directory)), digest_of_table(rows)
-        files.crash_in = crash_in if options else 0
-        return outbox.admit(QUERY, 1, file, written.rows, written.bytes, digest, **options)
-
-    killed = SimulatedFiles(disk)
-    outbox = Outbox.open(directory, files=killed)
-    for made in (directory / QUERY, directory / QUERY / "pending"):
-        killed.mkdir(made, 0o700)
-    admit(outbox, old, killed)
-    with suppress(Crashed):
-        admit(outbox, new, killed, replaces=True)
-    crash_in = 0
-    files = SimulatedFiles(disk)
-    outbox = Outbox.open(directory, files=files)
-    assert admit(outbox, new, files, replaces=True) is Admission.DONE
-    batch = outbox.batch(QUERY, 1)
-    assert batch is not None
-    assert (batch.rows, outbox.backlog(QUERY)) == (2, (1, batch.path.stat().st_size))
-    assert digest_of_file(batch.path) == outbox.digest(QUERY, 1) == digest_of_table(new)
-    assert not list((directory / QUERY / "pending").iterdir())
-
-
-def test_trimmed_batch_of_the_old_code_gets_the_digest_of_the_new_one(tmp_path: Path) -> None:
-    outbox = _open(tmp_path)
-    _admit(outbox, tmp_path, 1, digest="0" * 32)
-    outbox.trim(QUERY, 1)
-    file = _write(tmp_path, 1, "i2")
-    assert outbox.admit(QUERY, 1, file, 1, 1, "1" * 32, replaces=True) is Admission.DONE
-    assert outbox.batch(QUERY, 1) is None
-    assert _open(tmp_path).digest(QUERY, 1) == "1" * 32

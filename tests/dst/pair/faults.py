@@ -54,9 +54,12 @@ class Faults:
         ]
         self.kinds = self.random.sample(kinds, self.random.randint(2, 7))
         self.gap = self.random.uniform(0.5, 2.5)
-        # Of its own, so that this fault, which came last, changes no other seed.
-        if Random(f"application {history.seed}").random() < 0.2:
-            self.kinds.append(self.change_application)
+        # A generator of its own, so that this story changes no seed without it.
+        story = Random(f"application {history.seed}")
+        if story.random() < 0.2:
+            self.kinds += [self.change_application, self.change_application, self.sinks_down]
+            self.gap = story.uniform(0.5, 1.5)
+            history.agenda.after(0.0, lambda: self._slow_down(story))
 
     def _flaws(self) -> None:
         """Set flaws that last for the whole history."""
@@ -70,6 +73,10 @@ class Faults:
         for host in history.hosts.values():
             host.disk.reorders = chance() < 0.1
             host.start_faults = 0.2 if chance() < 0.3 else 0.0
+
+    def _slow_down(self, story: Random) -> None:
+        """Let one node make batches later than the other."""
+        self.history.hosts[story.choice("ab")].batch_seconds += story.uniform(0, 1.5)
 
     def begin(self) -> None:
         self._flaws()

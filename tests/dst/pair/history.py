@@ -15,7 +15,7 @@ from tests.dst.history import History, Refused
 from tests.dst.pair.database import Database, Row
 from tests.dst.pair.faults import FAULT_SECONDS, Faults
 from tests.dst.pair.group import PLANS, TIMING, Application
-from tests.dst.pair.host import Host
+from tests.dst.pair.host import BATCH_SECONDS, Host
 from tests.dst.pair.judge import Judge
 from tests.dst.pair.network import Network
 from tests.dst.pair.producers import Producers
@@ -34,7 +34,7 @@ class PairHistory(History):
         self._names: dict[str, str] = {}
         self.unpowered: set[str] = set()
         self.sinks = [(plan.name, sink) for plan in PLANS for sink in plan.sinks]
-        self.restart_within, self.batch_max = 2.0, 0.3
+        self.restart_within = 2.0
         # The newest application file, which each host gets sooner or later.
         self.application = Application()
         self.hosts: dict[str, Host] = {}
@@ -147,6 +147,7 @@ class PairHistory(History):
                 host.process.files.plan_no_fault()
                 host.be_slow(0.0)
             host.deploy(self.application)
+            host.batch_seconds = BATCH_SECONDS
             if host.name in self.unpowered:
                 host.get_power()
 
@@ -176,25 +177,25 @@ class PairHistory(History):
         raise Refused(f"{host.name} has the only journal: {host.refused}")
 
     def _give_up_lost_state(self, seconds: float) -> None:
-        """End a history in which no snapshot can be restored, and the active lost a checkpoint."""
+        """Reset a query of which a change kept a state that no snapshot has. End a history in which
+        no snapshot can be restored, and the active lost another checkpoint."""
         holder = self.holder()
         lost = holder.lost_states if holder else set[str]()
+        kept = {plan.name for plan in self.application.plans if plan.on_change == "keep"}
+        if seconds > 2 * OPERATOR_AFTER and (queries := sorted(lost & kept)):
+            self._reset(queries[0])
         revisions = self.database.revisions
-        if lost and all(revisions.is_damaged(number) for number in revisions.visible):
-            told = f"only a snapshot has the state of {', '.join(sorted(lost))}"
+        if lost - kept and all(revisions.is_damaged(number) for number in revisions.visible):
+            told = f"only a snapshot has the state of {', '.join(sorted(lost - kept))}"
             snapshots_faulty = self.counts["revisions lost"] or revisions.visible
             checkpoints_faulty = (
                 self.counts["power losses"] or self.counts["fault: lose_checkpoint"]
             )
             self.require(bool(snapshots_faulty and checkpoints_faulty), told)
             raise Refused(told)
-        kept = {plan.name for plan in self.application.plans if plan.on_change == "keep"}
-        if seconds > 2 * OPERATOR_AFTER and (queries := sorted(lost & kept)):
-            self._reset(queries[0])
 
     def _reset(self, query: str) -> None:
-        """Let a query begin with an empty state, since a change kept a state that both nodes lost
-        before a snapshot had it."""
+        """Let a query begin with an empty state, as the reason of its failure advises."""
         self.counts["queries reset"] += 1
         self.application = self.application.changed(query, "reset")
         for host in self.hosts.values():

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tests.dst.pair.history import PairHistory
 
 DRIFT_MAX = 0.03
+BATCH_SECONDS = 0.3
 REFUSALS = (JournalDamaged, OutboxDamaged, ForeignJournal, UnknownJournalVersion)
 SYNCS = frozenset({"fsync", "fdatasync"})
 
@@ -56,6 +57,8 @@ class Host:
         self.disk.counts = history.counts
         self.home = self.disk.root / "data"
         self.application = Application()
+        # The longest time of a batch.
+        self.batch_seconds = BATCH_SECONDS
         self.process: NodeProcess | None = None
         self.spark: QueryProcess | None = None
         self._rate = 1 + self.random.uniform(-DRIFT_MAX, DRIFT_MAX)
@@ -261,10 +264,13 @@ class Host:
             self.wipe()
 
     def deploy(self, application: Application) -> None:
-        """Get an application file, unless a newer one is here, and start again with it."""
+        """Get an application file, unless a newer one is here, and start again with it.
+
+        A node process that restarts by itself keeps the query process of the old application.
+        """
         if application.number > self.application.number:
             self.application = application
-            self.kill(query_process_dies=True)
+            self.kill(query_process_dies=self.random.random() < 0.7)
 
     def wipe(self) -> None:
         """Replace the disk by an empty one, as an operator does with reinit."""

@@ -55,6 +55,8 @@ class Judge:
     lost: bool = False
     # By query, number and definition.
     batches: dict[tuple[str, int, str], list[Row]] = field(default_factory=dict)
+    # The totals after a batch, by query, number and the sequence of the lineage.
+    totals: dict[tuple[str, int, str], int] = field(default_factory=dict)
     disks: dict[str, Disk] = field(default_factory=dict)
     # The lease row that each process has read, unless a later call had no answer or was denied.
     read: dict[str, LeaseRow | None] = field(default_factory=dict)
@@ -259,19 +261,34 @@ class Judge:
         has = at <= len(self.committed) and self.committed[at - 1] == position
         self.require(has, "I3", f"{producer} {sequence} is acked at {position}, not committed")
 
-    def computed(self, host: str, run: pb.RunQuery, number: int, table: pa.Table) -> None:
+    def computed(
+        self, host: str, run: pb.RunQuery, number: int, total: int, table: pa.Table
+    ) -> None:
+        """Judge a batch that ``host`` has made of a state with ``total`` events."""
+        sequence = run.lineage.rpartition(":")[2]
+        if number == run.initial_mark + 1:
+            before = {0}
+        else:
+            # A state that a change keeps has another lineage before the change.
+            known = self.totals.get((run.query, number - 1, sequence))
+            before = {known} if known is not None else self._totals_after(run.query, number - 1)
+        text = f"{host} makes {run.query} {number} of {total} events, not of {before}"
+        self.require(total in before, "R23", text)
+        self.totals[run.query, number, sequence] = total + table.num_rows
         rows: list[Any] = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
         known = self.batches.setdefault((run.query, number, run.digest), rows)
         text = f"{host} makes {run.query} {number} as {rows}, not {known}"
         self.require(known == rows, "I6", text)
 
+    def _totals_after(self, query: str, number: int) -> set[int]:
+        return {total for (of, at, _), total in self.totals.items() if (of, at) == (query, number)}
+
     def calls_sink(self, process: NodeProcess, epoch: int) -> None:
         self.require_not_succeeded(process, epoch, "calls a sink")
 
     def published(self, query: str, number: int, epoch: int, rows: list[Row]) -> None:
-        definitions = {definition for _, _, definition in rows}
-        known = [self.batches.get((query, number, one)) for one in definitions] or [[]]
-        self.require(known == [rows], "P2", f"{query} {number} is published as {rows}")
+        made = [rows for key, rows in self.batches.items() if key[:2] == (query, number)]
+        self.require(rows in made, "P2", f"{query} {number} is published as {rows}")
         self.history.counts["batches published"] += 1
 
     # -- what faults may destroy -------------------------------------------------------------------

@@ -197,11 +197,11 @@ class QueryProcess:
             number, through, total = checkpoint.state
             mark = await self._next_mark(run.query, number)
             checkpoint.plan(mark.number, mark.sequence)
-            await asyncio.sleep(self._random.uniform(0.005, self.host.history.batch_max))
+            await asyncio.sleep(self._random.uniform(0.005, self.host.batch_seconds))
             rows = await self._rows(run.query, mark, through)
             totals = range(total + 1, total + 1 + len(rows))
             table = pa.table([rows, totals, [run.digest] * len(rows)], schema=SCHEMA)
-            self.host.history.judge.computed(self.host.name, run, mark.number, table)
+            self.host.history.judge.computed(self.host.name, run, mark.number, total, table)
             checkpoint.keep_state(len(rows))
             await self._put(run.query, mark.number, table)
             checkpoint.end(State(mark.number, mark.sequence, total + len(rows)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.faults.matrix.hosts import HostedNode, holds
@@ -49,9 +49,16 @@ def sockets(node: HostedNode, port: int) -> tuple[str, ...]:
 
 
 def until_it_dies(
-    node: HostedNode, fault: str, *, what: str = "node", paths: tuple[str, ...] = ()
+    node: HostedNode,
+    fault: str,
+    *,
+    what: str = "node",
+    paths: tuple[str, ...] = (),
+    begin: Callable[[], object] = lambda: None,
 ) -> None:
+    """Inject ``fault``, then call ``begin``, and wait for the death of the process ``what``."""
     before = node.pid_of(what)
     with injected(node, fault, what=what, paths=paths):
+        begin()
         died = holds(lambda: node.pid_of(what) != before, TAKEOVER_SECONDS)
         assert died, f"the {what} process of {node.name} survived {fault}"

@@ -53,12 +53,18 @@ STEPS: dict[str, tuple[str, Places, int]] = {
 ACK = ("write", connections(HTTP_PORT), 60)
 
 
-def kill_before(node: HostedNode, step: tuple[str, Places, int], scene: Scene) -> None:
-    """Kill the node process at one of the next calls, and require that this ended it."""
+def kill_before(
+    node: HostedNode,
+    step: tuple[str, Places, int],
+    scene: Scene,
+    begin: Callable[[], object] = lambda: None,
+) -> None:
+    """Kill the node process at one of the next calls, which ``begin`` may cause, and require that
+    this ended it."""
     call, places, most = step
     before = len(node.log_text())
     when = scene.chance.randrange(1, most)
-    until_it_dies(node, f"{call}:signal=KILL:when={when}", paths=places(node))
+    until_it_dies(node, f"{call}:signal=KILL:when={when}", paths=places(node), begin=begin)
     ended = holds(lambda: KILLED in node.log_text()[before:], TAKEOVER_SECONDS)
     assert ended, f"{node.name} did not die before {call}"
 

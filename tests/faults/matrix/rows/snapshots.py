@@ -15,6 +15,7 @@ from tests.faults.matrix.hosts import HostedNode, holds
 from tests.faults.matrix.load import STREAM
 from tests.faults.matrix.needs import SEGMENTS
 from tests.faults.matrix.rows.crash_points import anything, kill_before
+from tests.faults.matrix.rows.network import both_ways
 from tests.faults.matrix.scene import (
     HOST_SECONDS,
     SYNC_SECONDS,
@@ -118,9 +119,11 @@ def restore_a_lost_disk_of_the_active(scene: Scene) -> None:
 def kill_passive_in_its_restore(scene: Scene) -> None:
     """The next start completes the restore, or begins it again."""
     take_snapshot(scene)
+    scene.drop(*both_ways("{active}", "{passive}"))  # the restore waits for the active
     _lose_disk(scene.passive)
-    assert holds(lambda: scene.passive.pid_of("node") is not None, TAKEOVER_SECONDS)
-    kill_before(scene.passive, ("rename,fsync,fdatasync,mkdir", anything, 25), scene)
+    assert holds(scene.passive.status, TAKEOVER_SECONDS)
+    steps = ("rename,fsync,fdatasync,mkdir", anything, 10)
+    kill_before(scene.passive, steps, scene, begin=scene.drop)
 
 
 @row(SYNC_SECONDS, SEGMENTS)

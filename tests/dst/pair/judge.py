@@ -287,7 +287,7 @@ class Judge:
         self.require_not_succeeded(process, epoch, "calls a sink")
 
     def published(self, query: str, number: int, epoch: int, rows: list[Row]) -> None:
-        made = [rows for key, rows in self.batches.items() if key[:2] == (query, number)]
+        made = [batch for key, batch in self.batches.items() if key[:2] == (query, number)]
         self.require(rows in made, "P2", f"{query} {number} is published as {rows}")
         self.history.counts["batches published"] += 1
 

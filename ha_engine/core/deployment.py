@@ -164,7 +164,8 @@ class Deployment:
             return QueryVersion(plan.name, plan.digest, first, reset=True)
         if now.digest == plan.digest:
             return now
-        if not marks.may_have_run(since=self.versions.lineages[plan.name]):
+        carried_on = plan.name in self.versions.carried_on
+        if not carried_on and not marks.may_have_run(since=self.versions.lineages[plan.name]):
             # The query never ran a batch, for example because Spark refused it, so ``on_change``
             # has no state to keep or to reset.
             return QueryVersion(plan.name, plan.digest, now.first, reset=True)

@@ -91,11 +91,12 @@ class QueryMarks:
         self.ended()
 
     def may_have_run(self, since: int) -> bool:
-        """Whether a batch may have run on the state that the record ``since`` began.
+        """Whether a batch whose mark is after the record ``since`` may have run on the state that
+        this record began.
 
-        A batch whose mark is after that record may have run on another node.
+        The batches before that can run again from ``initial``, unless the journal has trimmed them.
         """
-        if self.admitted > self.initial.number:
+        if self.kept_after.number > self.initial.number:
             return True
         return self.last != self.initial and self.record_of(self.last.number) > since
 
@@ -332,7 +333,9 @@ class QueryMarks:
         self.passed = max(self.passed or 0, number)
         if number <= self.admitted:
             return
-        if number != self.admitted + 1 or number > self.last.number:
+        # After a reset, the process of the old code may end the batch that it has begun.
+        next_ones = (self.admitted + 1, self.outbox.last + 1)
+        if number not in next_ones or number > self.last.number:
             raise InvariantBroken(
                 f"query {self.query} admitted batch {number} after batch {self.admitted} "
                 "(RULES.md#i6)"

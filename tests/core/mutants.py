@@ -658,7 +658,7 @@ MUTANTS = (
         "R23",
         "deployment",
         "Deployment._next_version",
-        "not marks.may_have_run(since=self.versions.lineages[plan.name])",
+        "not carried_on and not marks.may_have_run(since=self.versions.lineages[plan.name])",
         "True",
     ),
     Mutant(

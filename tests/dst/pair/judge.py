@@ -175,6 +175,12 @@ class Judge:
                 self.read[process.name] = None
             case on.PeerMessage(peer, say.Ack(epoch, journal_id, durable)):
                 self.acks[process.name, epoch] = peer, journal_id, durable
+            case on.PeerLost(peer):
+                # The next process of the peer says anew what it has.
+                told = self.acks.items()
+                self.acks = {
+                    key: ack for key, ack in told if (key[0], ack[0]) != (process.name, peer)
+                }
             case _:
                 pass
 

@@ -49,8 +49,9 @@ dst: $(PROJECT) ## Play histories of faults over the real journal on a simulated
 diagram: $(PROJECT) ## Draw docs/diagrams.
 	$(BIN)/python -m tests.docs.diagram
 
-reference: $(PROJECT) ## Write docs/CONFIGURATION.md from the schema of the config.
+reference: $(PROJECT) ## Write docs/CONFIGURATION.md from the schema, and the tables of docs/FAULTS.md.
 	$(BIN)/python -m tests.docs.reference
+	$(BIN)/python -m tests.docs.faults
 
 docs: $(PROJECT) ## Build the documents as a site, into build/site.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)

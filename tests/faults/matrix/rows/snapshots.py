@@ -35,7 +35,7 @@ digest IN (SELECT digest FROM ha_engine.revision_chunk GROUP BY digest
 """
 DAMAGES = {
     "corrupt": "UPDATE ha_engine.chunk SET stored = overlay(stored PLACING '\\x00ff'"
-    " FROM length(stored) / 2) WHERE {chunks}",
+    " FROM greatest(1, length(stored) / 2)) WHERE {chunks}",
     "missing": "DELETE FROM ha_engine.chunk WHERE {chunks}",
     "swapped": "UPDATE ha_engine.chunk AS one SET stored = other.stored FROM ha_engine.chunk AS"
     " other WHERE one.digest <> other.digest AND one.{chunks}",

@@ -172,7 +172,8 @@ class Deployment:
         if plan.on_change == "keep":
             return QueryVersion(plan.name, plan.digest, now.first)
         if plan.on_change == "reset":
-            return QueryVersion(plan.name, plan.digest, marks.reset_after(committed), reset=True)
+            first = marks.reset_after(committed, self._trimmed_through)
+            return QueryVersion(plan.name, plan.digest, first, reset=True)
         self.lives[plan.name].refused(ON_CHANGE_MISSING)
         return now
 

@@ -106,15 +106,19 @@ class QueryMarks:
             return self.kept_after
         return Mark(self.query, number, self._throughs[number - 1 - self.kept_after.number])
 
-    def reset_after(self, committed: int) -> Mark:
+    def reset_after(self, committed: int, trimmed_through: int) -> Mark:
         """The mark after which the state begins if it is reset: of the newest batch that every sink
         has.
 
-        Another node may publish next, and makes the batches that a sink still lacks. Batches that
-        the journal has trimmed are in the outbox of every member.
+        Another node may publish next, and makes the batches that a sink still lacks. Batches whose
+        records are trimmed are in the outbox of every member. Trimmed records after the newest
+        batch have no events of the query.
         """
         published = min(self.admitted, self.published_committed(committed))
-        return self.mark_at(max(self.kept_after.number, published))
+        number = max(self.kept_after.number, published)
+        while number < self.admitted and self.mark_at(number).through < trimmed_through:
+            number += 1
+        return Mark(self.query, number, max(self.mark_at(number).through, trimmed_through))
 
     def apply_events(self, sequence: int, events: Events) -> None:
         if events.stream in self.streams and sequence > self.last.through:

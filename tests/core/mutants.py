@@ -636,7 +636,7 @@ MUTANTS = (
         "R23",
         "deployment",
         "Deployment._next_version",
-        "marks.reset_after(committed)",
+        "marks.reset_after(committed, self._trimmed_through)",
         "marks.last",
     ),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ha_engine.core import Deployment, QueryPlan, QueryState, RestartPolicy
 from ha_engine.core import inputs as on
 from ha_engine.core.outbox_usage import OutboxUsage
-from ha_engine.types import Application, Mark, QueryVersion, Skip
+from ha_engine.types import Application, Mark, Published, QueryVersion, Skip
 from tests.core.lone import LIMITS, take
 
 
@@ -114,3 +114,21 @@ def test_batch_that_the_new_code_makes_again_uses_the_outbox_once() -> None:
 
 def test_reset_begins_a_state_that_the_journal_can_rebuild() -> None:
     assert not must_resume(deployed(("a", False), ("b", False), ("c", True)))
+
+
+def test_state_that_is_reset_begins_with_records_that_the_journal_has() -> None:
+    """The journal is trimmed beyond the last batch, since the query needs no later record."""
+    plan = QueryPlan("q", "b", frozenset({"s"}), ("sink",), "reset")
+    deployment = Deployment("b", (plan,), LIMITS, RestartPolicy())
+    bodies = (
+        Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
+        Mark("q", 1, 1),
+        Published("q", "sink", 1),
+        Skip("other", 1, "operator", "poisoned"),
+    )
+    take(deployment, bodies)
+    deployment.restore_admitted("q", 1, rows=1, size=100)
+    deployment.forget_through(4)
+    change = deployment.change(committed=4)
+    assert change is not None
+    assert change.queries == (QueryVersion("q", "b", Mark("q", 1, 4), reset=True),)

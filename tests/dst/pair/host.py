@@ -270,6 +270,7 @@ class Host:
         """
         if application.number > self.application.number:
             self.application = application
+            self.lost_states.clear()
             self.kill(query_process_dies=self.random.random() < 0.7)
 
     def wipe(self) -> None:

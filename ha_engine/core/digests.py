@@ -13,8 +13,8 @@ DIGESTS_KEPT = 1024
 class Digests:
     """The digests of the newest DIGESTS_KEPT batches.
 
-    The digest of this node or that of the holder may arrive first. The digests of a batch are not
-    compared if it ``may_differ``.
+    The digest of this node or that of the holder may arrive first. Batches for which ``may_differ``
+    is True are neither compared nor sent.
     """
 
     def __init__(

@@ -326,7 +326,7 @@ BREAKAGES: tuple[Breakage, ...] = (
         "True",
         "publish/test_outbox.py",
     ),
-    B("outbox.outbox:Outbox.open", "files.rmtree(dropped)", "pass", OUTBOX, 60),
+    B("outbox.outbox:Outbox.open", "files.rmtree(dropped)", "pass", "publish/test_outbox.py"),
     B(
         "outbox.outbox:Outbox.open",
         "files.fsync_directory(outbox._directory)",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox import Admission, Outbox
 from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
-from ha_engine.outbox.query_outbox import DIGESTS_KEPT, read_digest
+from ha_engine.outbox.query_outbox import DIGESTS_KEPT, DROPPED, read_digest
 from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
 
 QUERY = "delays"
@@ -213,6 +213,23 @@ def test_published_record_of_the_journal_bounds_the_batches_required(tmp_path: P
     assert reopened.backlog(QUERY)[0] == 1
     reopened.set_outbox_floor(QUERY, 9)
     assert (reopened.last_admitted(QUERY), reopened.backlog(QUERY)) == (9, (0, 0))
+
+
+def test_next_start_completes_a_drop_in_which_the_node_ended(tmp_path: Path) -> None:
+    disk = SimulatedDisk(tmp_path / "disk", Random(0))
+    directory, files = disk.root / "outbox", SimulatedFiles(disk)
+    outbox = Outbox.open(directory, files=files)
+    for made in (directory / QUERY, directory / QUERY / "pending"):
+        files.mkdir(made, 0o700)
+    path = directory / QUERY / "pending" / "1.i1.arrow"
+    write_batch_file(path, _rows(1), query=QUERY, number=1, files=files)
+    outbox.admit(QUERY, 1, f"{QUERY}/pending/1.i1.arrow", 1, path.stat().st_size)
+    files.crash_in = 3  # after the rename and its fsync
+    with pytest.raises(Crashed):
+        outbox.drop(QUERY)
+    assert [left.name for left in directory.iterdir()] == [f"{DROPPED}{QUERY}"]
+    Outbox.open(directory, files=SimulatedFiles(disk))
+    assert list(directory.iterdir()) == []
 
 
 def test_dropped_query_starts_with_an_empty_outbox(tmp_path: Path) -> None:

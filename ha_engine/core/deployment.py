@@ -164,8 +164,8 @@ class Deployment:
             return QueryVersion(plan.name, plan.digest, first, reset=True)
         if now.digest == plan.digest:
             return now
-        carried_on = plan.name in self.versions.carried_on
-        if not carried_on and not marks.may_have_run(since=self.versions.lineages[plan.name]):
+        has_run = marks.may_have_run(since=self.versions.lineages[plan.name])
+        if self._can_rebuild(plan.name) and not has_run:
             # The query never ran a batch, for example because Spark refused it, so ``on_change``
             # has no state to keep or to reset.
             return QueryVersion(plan.name, plan.digest, now.first, reset=True)
@@ -376,8 +376,8 @@ class Deployment:
     def process_died(self, now: float, reason: str, *, by_host: bool) -> None:
         for name, life in self.lives.items():
             marks = self.marks[name]
-            marks.ended()
             life.process_died(now, marks.in_flight, reason, by_host=by_host)
+            marks.ended()
 
     def failed(self, now: float, event: on.QueryFailed) -> None:
         self.marks[event.query].ended()
@@ -397,7 +397,7 @@ class Deployment:
 
         The query runs again once the skip record is committed (RULES.md#i5). The query runs again
         at once if it failed before any batch, or at a batch that is skipped or in the outbox
-        already.
+        already, unless that batch may be of the code before a change.
         """
         life, failure = self.lives[event.query], self.lives[event.query].failure
         if failure is None or not self._may_revive(event.query):

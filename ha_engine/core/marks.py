@@ -81,6 +81,7 @@ class QueryMarks:
             # This node has trimmed marks of batches that the new version would run, so it cannot
             # build the state of that version.
             self.initial = initial
+            self.ended()
             return
         kept = initial.number - self.kept_after.number
         self.initial = self.kept_after = initial
@@ -94,10 +95,8 @@ class QueryMarks:
         """Whether a batch whose mark is after the record ``since`` may have run on the state that
         this record began.
 
-        The batches before that can run again from ``initial``, unless the journal has trimmed them.
+        Batches with older marks can run again from ``initial``, if the journal has their records.
         """
-        if self.kept_after.number > self.initial.number:
-            return True
         return self.last != self.initial and self.record_of(self.last.number) > since
 
     def mark_at(self, number: int) -> Mark:
@@ -110,9 +109,9 @@ class QueryMarks:
         """The mark after which the state begins if it is reset: of the newest batch that every sink
         has.
 
-        Another node may publish next, and makes the batches that a sink still lacks. Batches whose
-        records are trimmed are in the outbox of every member. Trimmed records after the newest
-        batch have no events of the query.
+        Another node may publish next, and makes the batches that a sink still lacks. If the journal
+        lacks the records after that batch, the state begins after the newest batch whose records
+        are trimmed, or with the end of the trimmed records if they have no events of the query.
         """
         published = min(self.admitted, self.published_committed(committed))
         number = max(self.kept_after.number, published)
@@ -241,12 +240,14 @@ class QueryMarks:
     def need(self) -> int:
         """The sequence after which Spark may still read records.
 
-        This node learns Spark's own position only when Spark asks for a mark.
+        This node learns Spark's own position only when Spark asks for a mark. The batches that a
+        sink lacks count too, because Spark makes them again after a reset (RULES.md#r23).
         """
         finished = self.finished
         if finished is None or finished > self.last.number:
             return self.kept_after.through
-        return self.mark_at(max(finished, self.kept_after.number)).through
+        passed = min(finished, self.published_through)
+        return self.mark_at(max(passed, self.kept_after.number)).through
 
     def forget_through(self, sequence: int) -> None:
         """Forget the marks in records up to ``sequence``.
@@ -375,7 +376,9 @@ class QueryMarks:
     @property
     def in_flight(self) -> int | None:
         """The batch that Spark runs now, as far as this node can tell."""
-        return self.admitted + 1 if self.last.number > self.admitted else None
+        # After a reset, the outbox may have later batches than the query.
+        at = self.admitted if self.passed is None else self.passed
+        return at + 1 if self.last.number > at else None
 
     # -- planning ----------------------------------------------------------------------------------
 

@@ -24,7 +24,10 @@ class OutboxUsage:
         self.floor, self.last = floor, max(floor, self.last)
 
     def add(self, number: int, size: int) -> None:
-        """Note an admitted batch. After a reset the query makes batches again that it has."""
+        """Note an admitted batch.
+
+        After a reset the query makes batches again that the outbox has: they take no further space.
+        """
         if number <= self.last:
             return
         self._sizes.append((number, size))

@@ -65,9 +65,9 @@ class Versions:
     def may_be_of_other_code(self, query: str, number: int) -> bool:
         """Whether this node may have made batch ``number`` with the code before the newest change.
 
-        The journal must have the records of the batch.
+        The answer is certain only for a batch whose mark is after the base.
         """
-        return number <= self._changed_after.get(query, 0)
+        return 0 < number <= self._changed_after.get(query, 0)
 
     def may_differ(self, query: str, number: int) -> bool:
         """Whether two nodes may have made batch ``number`` with different code.

@@ -658,7 +658,7 @@ MUTANTS = (
         "R23",
         "deployment",
         "Deployment._next_version",
-        "not carried_on and not marks.may_have_run(since=self.versions.lineages[plan.name])",
+        "self._can_rebuild(plan.name) and not has_run",
         "True",
     ),
     Mutant(

@@ -102,6 +102,68 @@ def test_batch_of_the_old_code_that_poisons_the_new_code_can_be_skipped() -> Non
     assert deployment.skip(on.SkipAsked("q", "operator")) == Skip("q", 1, "operator", "poisoned")
 
 
+def test_query_that_failed_before_any_batch_is_revived_by_a_skip() -> None:
+    deployment = deployed(("a", False), ("b", True))
+    while deployment.lives["q"].state is not QueryState.FAILED:
+        deployment.failed(0.0, on.QueryFailed("q", 0, "refused"))
+    assert deployment.skip(on.SkipAsked("q", "operator")) is None
+    assert deployment.lives["q"].state is QueryState.WAITING
+
+
+def test_deaths_in_a_batch_that_the_outbox_has_from_the_old_code_poison_it() -> None:
+    plan = QueryPlan("q", "b", frozenset({"s"}), ("sink",))
+    deployment = Deployment("b", (plan,), LIMITS, RestartPolicy())
+    bodies = (
+        Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
+        Mark("q", 1, 1),
+        Mark("q", 2, 2),
+        Application("b", (QueryVersion("q", "b", Mark("q", 0, 0), reset=True),)),
+    )
+    take(deployment, bodies)
+    for number in (1, 2):
+        deployment.restore_admitted("q", number, rows=1, size=100)
+    for death in range(RestartPolicy().deaths_per_batch):
+        list(deployment.runs(1e9 * death, deployment.changed_at, "journal"))
+        deployment.marks["q"].asked(1e9 * death, 0)
+        deployment.process_died(1e9 * death, "Java ran out of memory", by_host=False)
+    failure = deployment.lives["q"].failure
+    assert failure is not None
+    assert failure.number == 1
+
+
+def test_journal_keeps_the_records_of_batches_that_a_sink_lacks() -> None:
+    plan = QueryPlan("q", "a", frozenset({"s"}), ("sink",))
+    deployment = Deployment("a", (plan,), LIMITS, RestartPolicy())
+    bodies = (
+        Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
+        Mark("q", 1, 1),
+        Mark("q", 2, 2),
+        Published("q", "sink", 1),
+    )
+    take(deployment, bodies)
+    for number in (1, 2):
+        deployment.restore_admitted("q", number, rows=1, size=100)
+    deployment.marks["q"].asked(0.0, 2)
+    assert deployment.need() == 1
+
+
+def test_state_whose_records_are_trimmed_is_not_replaced() -> None:
+    """A base ends with a batch, whose mark comes later. So the journal may have the mark of a batch
+    that ran, and not its records."""
+    plan = QueryPlan("q", "c", frozenset({"s"}), ("sink",), "keep")
+    deployment = Deployment("c", (plan,), LIMITS, RestartPolicy())
+    bodies = (
+        Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
+        Mark("q", 1, 3),
+        Application("b", (QueryVersion("q", "b", Mark("q", 0, 0), reset=True),)),
+    )
+    take(deployment, bodies)
+    deployment.forget_through(1)
+    change = deployment.change(committed=3)
+    assert change is not None
+    assert change.queries == (QueryVersion("q", "c", Mark("q", 0, 0)),)
+
+
 def test_batch_that_the_new_code_makes_again_uses_the_outbox_once() -> None:
     usage = OutboxUsage()
     for number in (1, 2, 1, 2, 3):

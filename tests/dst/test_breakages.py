@@ -301,6 +301,18 @@ BREAKAGES: tuple[Breakage, ...] = (
         "core/test_deployment.py",
     ),
     B(
+        "core.marks:QueryMarks.need",
+        "min(finished, self.published_through)",
+        "finished",
+        "core/test_deployment.py",
+    ),
+    B(
+        "core.marks:QueryMarks.in_flight",
+        "self.admitted if self.passed is None else self.passed",
+        "self.admitted",
+        "core/test_deployment.py",
+    ),
+    B(
         "outbox.query_outbox:QueryOutbox._take",
         "self._files.unlink(batch.path, missing_ok=True)",
         "",

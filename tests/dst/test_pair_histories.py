@@ -8,7 +8,7 @@ import pytest
 
 from tests.dst.history import play, tell
 from tests.dst.pair.history import PairHistory
-from tests.dst.pair.schedules import RejoinWithoutDatabase
+from tests.dst.pair.schedules import RejoinWithoutDatabase, ResetWhileASinkIsAway
 from tests.sim.many import Result, play_all
 
 SEEDS = range(1, 11)
@@ -77,6 +77,11 @@ MANY_REACH_AT_LEAST = {
 
 def test_no_journal_is_replaced_before_a_current_row_is_read() -> None:
     assert play(RejoinWithoutDatabase, 1)["restores"] == 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_passive_makes_the_batches_that_a_sink_lacks_at_a_reset(seed: int) -> None:
+    assert play(ResetWhileASinkIsAway, seed)["histories"] == 1
 
 
 @pytest.mark.parametrize("what", RARE)

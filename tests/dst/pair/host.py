@@ -57,6 +57,7 @@ class Host:
         self.disk.counts = history.counts
         self.home = self.disk.root / "data"
         self.application = Application()
+        self.runs_spark = True
         # The longest time of a batch.
         self.batch_seconds = BATCH_SECONDS
         self.process: NodeProcess | None = None
@@ -171,6 +172,9 @@ class Host:
     def _start_spark(self, incarnation: str) -> None:
         process = self.process
         if process is None or process.core.query_control.process.incarnation != incarnation:
+            return
+        if not self.runs_spark:
+            self.history.agenda.after(0.5, lambda: self._start_spark(incarnation))
             return
         if self.spark is not None:
             self.spark.kill("another query process starts")

@@ -262,7 +262,12 @@ BREAKAGES: tuple[Breakage, ...] = (
         "1",
         "receive/test_receive_gate.py",
     ),
-    B("outbox.query_outbox:QueryOutbox.open", "query_outbox._make_durable()", "", OUTBOX, 60),
+    B(
+        "outbox.query_outbox:QueryOutbox.open",
+        "query_outbox._make_durable()",
+        "",
+        "publish/test_outbox.py",
+    ),
     B(
         "outbox.query_outbox:QueryOutbox.open",
         "query_outbox.require_no_gap()",
@@ -612,7 +617,12 @@ BREAKAGES: tuple[Breakage, ...] = (
         SNAPSHOT,
         40,
     ),
-    B("snapshot.chunks:unpack", "digest_of(content) != chunk.digest", "False", SNAPSHOT, 40),
+    B(
+        "snapshot.chunks:unpack",
+        "digest_of(content) != chunk.digest",
+        "False",
+        "snapshot/test_chunks_and_manifest.py",
+    ),
     B(
         "snapshot.base_file:decode",
         "encoded[:DIGEST_BYTES] != _digest(content)",

@@ -13,7 +13,7 @@ from tests.sim.many import Result, play_all
 
 SEEDS = range(1, 11)
 RARE = {
-    "a holder trims while a member is away": 46,
+    "a holder trims while a member is away": 13,
     "a sink loses commits": 20,
     "a node was ahead of the one that reset a query": 83,
     "a query is reset twice": 245,

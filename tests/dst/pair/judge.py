@@ -175,12 +175,6 @@ class Judge:
                 self.read[process.name] = None
             case on.PeerMessage(peer, say.Ack(epoch, journal_id, durable)):
                 self.acks[process.name, epoch] = peer, journal_id, durable
-            case on.PeerLost(peer):
-                # The next process of the peer says anew what it has.
-                told = self.acks.items()
-                self.acks = {
-                    key: ack for key, ack in told if (key[0], ack[0]) != (process.name, peer)
-                }
             case _:
                 pass
 
@@ -222,12 +216,15 @@ class Judge:
         self.require(has_read, "R8", f"{process.name} replaces its journal and has read {row}")
 
     def _trims(self, process: NodeProcess, through: int) -> None:
-        """A holder keeps the records that a member still needs which it has sent others to."""
+        """A holder keeps the records that a member still needs which it has sent others to.
+
+        A member without records may restore a snapshot instead.
+        """
         acked = self.acks.get((process.name, process.core.epoch))
         if process.core.term is None or acked is None:
             return
         peer, journal_id, durable = acked
-        if self.disks[peer].journal_id == journal_id:
+        if self.disks[peer].journal_id == journal_id and durable > 0:
             text = f"{process.name} trims {through}, and {peer} has {durable}"
             self.require(through <= durable, "R29", text)
 

@@ -17,6 +17,7 @@ RARE = {
     "a sink loses commits": 20,
     "a node was ahead of the one that reset a query": 83,
     "a query is reset twice": 245,
+    "the query process of the old code waits for a mark at a change": 3297,
 }
 """Seeds with rare events."""
 MANY_SEEDS = range(1, 301)

@@ -100,8 +100,7 @@ class Deployment:
     def _apply_application(self, sequence: int, application: Application, *, mine: bool) -> None:
         self.changed_at = sequence
         for version in application.queries:
-            before = self.versions.of.get(version.query)
-            if version.query in self.marks and before and before.digest != version.digest:
+            if version.query in self.marks and self.versions.changes(version):
                 # A query process of the old code must get no mark that follows the change.
                 self.marks[version.query].ended()
         for version in self.versions.apply(sequence, application, self._last_mark, mine=mine):

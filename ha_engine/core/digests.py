@@ -17,9 +17,7 @@ class Digests:
     is True are neither compared nor sent.
     """
 
-    def __init__(
-        self, may_differ: Callable[[str, int], bool] = lambda query, number: False
-    ) -> None:
+    def __init__(self, may_differ: Callable[[str, int], bool]) -> None:
         self.may_differ = may_differ
         self._mine: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._theirs: OrderedDict[tuple[str, int], str] = OrderedDict()

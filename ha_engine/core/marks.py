@@ -81,7 +81,6 @@ class QueryMarks:
             # This node has trimmed marks of batches that the new version would run, so it cannot
             # build the state of that version.
             self.initial = initial
-            self.ended()
             return
         kept = initial.number - self.kept_after.number
         self.initial = self.kept_after = initial
@@ -89,7 +88,6 @@ class QueryMarks:
         self.last = self.mark_at(initial.number + len(self._throughs))
         self.admitted = initial.number
         self._pending.drop_through(initial.through)
-        self.ended()
 
     def may_have_run(self, since: int) -> bool:
         """Whether a batch whose mark is after the record ``since`` may have run on the state that

@@ -33,6 +33,11 @@ class Versions:
         # By query, the last mark of the base, which does not name all earlier changes.
         self._base_through: dict[str, int] = {}
 
+    def changes(self, version: QueryVersion) -> bool:
+        """Whether an application record with ``version`` brings other code or a new state."""
+        before = self.of.get(version.query)
+        return before is None or version.reset or before.digest != version.digest
+
     def apply(
         self,
         sequence: int,

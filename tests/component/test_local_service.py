@@ -188,9 +188,7 @@ async def test_second_run_of_a_batch_reports_its_digest(local: Local) -> None:
     assert on.BatchDigested("q", 1, again.digest) in local.recorder.told
 
 
-async def test_batch_of_the_code_before_a_change_is_kept(
-    local: Local,
-) -> None:
+async def test_batch_of_the_code_before_a_change_is_kept(local: Local) -> None:
     local.recorder.changed_after = 1
     assert await verdict_of_other_rows(local) == pb.AdmitBatchReply.DONE
     assert not any(isinstance(event, on.BatchDigested) for event in local.recorder.told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ha_engine.core import Deployment, QueryPlan, QueryState, RestartPolicy
 from ha_engine.core import inputs as on
 from ha_engine.core.outbox_usage import OutboxUsage
-from ha_engine.types import Application, Mark, Published, QueryVersion, Skip
+from ha_engine.types import Application, Body, Mark, Published, QueryVersion, Skip
 from tests.core.lone import LIMITS, take
 
 
@@ -16,6 +16,13 @@ def deployed(*digests: tuple[str, bool], mine: bool = True) -> Deployment:
     first = Mark("q", 0, 0)
     versions = [QueryVersion("q", digest, first, reset) for digest, reset in digests]
     take(deployment, [Application(one.digest, (one,)) for one in versions], mine=mine)
+    return deployment
+
+
+def told(plan: QueryPlan, *bodies: Body) -> Deployment:
+    """A deployment of one query after these records."""
+    deployment = Deployment(plan.digest, (plan,), LIMITS, RestartPolicy())
+    take(deployment, bodies)
     return deployment
 
 
@@ -68,16 +75,14 @@ def test_batches_cut_before_a_change_belong_to_the_old_code() -> None:
 
 
 def test_batches_that_were_planned_before_a_change_may_be_of_other_code() -> None:
-    plan = QueryPlan("q", "c", frozenset({"s"}), ())
-    deployment = Deployment("c", (plan,), LIMITS, RestartPolicy())
-    bodies = (
+    deployment = told(
+        QueryPlan("q", "c", frozenset({"s"}), ()),
         Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
         Mark("q", 1, 1),
         Mark("q", 2, 2),
         Application("b", (QueryVersion("q", "b", Mark("q", 1, 1), reset=True),)),
         Mark("q", 3, 4),
     )
-    take(deployment, bodies)
     versions = deployment.versions
     assert versions.may_be_of_other_code("q", 2)
     assert versions.may_differ("q", 2)
@@ -88,14 +93,12 @@ def test_batches_that_were_planned_before_a_change_may_be_of_other_code() -> Non
 def test_batch_of_the_old_code_that_poisons_the_new_code_can_be_skipped() -> None:
     """The outbox has batch 1 of the old code, so without a skip the new code would try it again
     for ever."""
-    plan = QueryPlan("q", "b", frozenset({"s"}), ())
-    deployment = Deployment("b", (plan,), LIMITS, RestartPolicy())
-    bodies = (
+    deployment = told(
+        QueryPlan("q", "b", frozenset({"s"}), ()),
         Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
         Mark("q", 1, 1),
         Application("b", (QueryVersion("q", "b", Mark("q", 0, 0), reset=True),)),
     )
-    take(deployment, bodies)
     deployment.restore_admitted("q", 1, rows=1, size=100)
     while deployment.lives["q"].state is not QueryState.FAILED:
         deployment.failed(0.0, on.QueryFailed("q", 1, "poisoned"))
@@ -111,15 +114,13 @@ def test_query_that_failed_before_any_batch_is_revived_by_a_skip() -> None:
 
 
 def test_deaths_in_a_batch_that_the_outbox_has_from_the_old_code_poison_it() -> None:
-    plan = QueryPlan("q", "b", frozenset({"s"}), ("sink",))
-    deployment = Deployment("b", (plan,), LIMITS, RestartPolicy())
-    bodies = (
+    deployment = told(
+        QueryPlan("q", "b", frozenset({"s"}), ("sink",)),
         Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
         Mark("q", 1, 1),
         Mark("q", 2, 2),
         Application("b", (QueryVersion("q", "b", Mark("q", 0, 0), reset=True),)),
     )
-    take(deployment, bodies)
     for number in (1, 2):
         deployment.restore_admitted("q", number, rows=1, size=100)
     for death in range(RestartPolicy().deaths_per_batch):
@@ -132,15 +133,13 @@ def test_deaths_in_a_batch_that_the_outbox_has_from_the_old_code_poison_it() -> 
 
 
 def test_journal_keeps_the_records_of_batches_that_a_sink_lacks() -> None:
-    plan = QueryPlan("q", "a", frozenset({"s"}), ("sink",))
-    deployment = Deployment("a", (plan,), LIMITS, RestartPolicy())
-    bodies = (
+    deployment = told(
+        QueryPlan("q", "a", frozenset({"s"}), ("sink",)),
         Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
         Mark("q", 1, 1),
         Mark("q", 2, 2),
         Published("q", "sink", 1),
     )
-    take(deployment, bodies)
     for number in (1, 2):
         deployment.restore_admitted("q", number, rows=1, size=100)
     deployment.marks["q"].asked(0.0, 2)
@@ -150,14 +149,12 @@ def test_journal_keeps_the_records_of_batches_that_a_sink_lacks() -> None:
 def test_state_whose_records_are_trimmed_is_not_replaced() -> None:
     """A base ends with a batch, whose mark comes later. So the journal may have the mark of a batch
     that ran, and not its records."""
-    plan = QueryPlan("q", "c", frozenset({"s"}), ("sink",), "keep")
-    deployment = Deployment("c", (plan,), LIMITS, RestartPolicy())
-    bodies = (
+    deployment = told(
+        QueryPlan("q", "c", frozenset({"s"}), ("sink",), "keep"),
         Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
         Mark("q", 1, 3),
         Application("b", (QueryVersion("q", "b", Mark("q", 0, 0), reset=True),)),
     )
-    take(deployment, bodies)
     deployment.forget_through(1)
     change = deployment.change(committed=3)
     assert change is not None
@@ -180,15 +177,13 @@ def test_reset_begins_a_state_that_the_journal_can_rebuild() -> None:
 
 def test_state_that_is_reset_begins_with_records_that_the_journal_has() -> None:
     """The journal is trimmed beyond the last batch, since the query needs no later record."""
-    plan = QueryPlan("q", "b", frozenset({"s"}), ("sink",), "reset")
-    deployment = Deployment("b", (plan,), LIMITS, RestartPolicy())
-    bodies = (
+    deployment = told(
+        QueryPlan("q", "b", frozenset({"s"}), ("sink",), "reset"),
         Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
         Mark("q", 1, 1),
         Published("q", "sink", 1),
         Skip("other", 1, "operator", "poisoned"),
     )
-    take(deployment, bodies)
     deployment.restore_admitted("q", 1, rows=1, size=100)
     deployment.forget_through(4)
     change = deployment.change(committed=4)

@@ -42,8 +42,8 @@ def test_new_active_reports_a_digest_mismatch_that_it_finds() -> None:
     assert do.ReportDifference("delays", 5) in told
 
 
-def test_digests_of_a_batch_that_is_made_anew_are_not_compared() -> None:
-    """RULES.md#r23: until this node makes the batch again, it has that of the code before."""
+def test_digests_of_a_batch_that_may_be_of_other_code_are_not_compared() -> None:
+    """RULES.md#r23: this node keeps the batch of the code before."""
     digests = Digests(may_differ=lambda query, number: number == 2)
     for number in (1, 2, 3):
         assert digests.note_mine("delays", number, "of the code before")

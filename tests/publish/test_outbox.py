@@ -38,6 +38,16 @@ def _write(
     return file
 
 
+def _write_on(files: SimulatedFiles, directory: Path) -> int:
+    """Write the pending file of batch 1 as the query process does; return its size."""
+    pending = directory / QUERY / "pending"
+    for made in (pending.parent, pending):
+        files.mkdir(made, 0o700)
+    path = pending / "1.i1.arrow"
+    write_batch_file(path, _rows(1), query=QUERY, number=1, files=files)
+    return path.stat().st_size
+
+
 def _admit(
     outbox: Outbox,
     directory: Path,
@@ -57,13 +67,10 @@ def test_admitted_batch_survives_a_loss_of_power(tmp_path: Path, last_change: st
     disk = SimulatedDisk(tmp_path / "disk", Random(0))
     directory, killed = disk.root / "outbox", SimulatedFiles(disk)
     outbox = Outbox.open(directory, files=killed)
-    for made in (directory / QUERY, directory / QUERY / "pending"):
-        killed.mkdir(made, 0o700)
-    path = directory / QUERY / "pending" / "1.i1.arrow"
-    write_batch_file(path, _rows(1), query=QUERY, number=1, files=killed)
+    size = _write_on(killed, directory)
     killed.crash_in = {"the rename": 2, "the fsync of the entries": 3, "none": 0}[last_change]
     with suppress(Crashed):
-        outbox.admit(QUERY, 1, f"{QUERY}/pending/1.i1.arrow", 1, path.stat().st_size)
+        outbox.admit(QUERY, 1, f"{QUERY}/pending/1.i1.arrow", 1, size)
     Outbox.open(directory, files=SimulatedFiles(disk))
     disk.go_back(disk.image())  # the loss of power that leaves least
     assert Outbox.open(directory, files=SimulatedFiles(disk)).last_admitted(QUERY) == 1
@@ -219,11 +226,8 @@ def test_next_start_completes_a_drop_in_which_the_node_ended(tmp_path: Path) -> 
     disk = SimulatedDisk(tmp_path / "disk", Random(0))
     directory, files = disk.root / "outbox", SimulatedFiles(disk)
     outbox = Outbox.open(directory, files=files)
-    for made in (directory / QUERY, directory / QUERY / "pending"):
-        files.mkdir(made, 0o700)
-    path = directory / QUERY / "pending" / "1.i1.arrow"
-    write_batch_file(path, _rows(1), query=QUERY, number=1, files=files)
-    outbox.admit(QUERY, 1, f"{QUERY}/pending/1.i1.arrow", 1, path.stat().st_size)
+    size = _write_on(files, directory)
+    outbox.admit(QUERY, 1, f"{QUERY}/pending/1.i1.arrow", 1, size)
     files.crash_in = 3  # after the rename and its fsync
     with pytest.raises(Crashed):
         outbox.drop(QUERY)

@@ -188,6 +188,22 @@ BREAKAGES = (
         "component/test_local_service.py",
     ),
     Breakage(
+        "R23",
+        "core.query_control",
+        "QueryControl.handle",
+        "lineage == self._lineage(query)",
+        "True",
+        "core/test_former_version.py",
+    ),
+    Breakage(
+        "R23",
+        "core.query_control",
+        "QueryControl.handle",
+        "lineage in (None, self._lineage(query))",
+        "True",
+        "core/test_former_version.py",
+    ),
+    Breakage(
         "R21",
         "query.checkpoints",
         "open_checkpoint",

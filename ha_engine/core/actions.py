@@ -164,9 +164,11 @@ class StopPublishing:
 
 @dataclass(frozen=True, slots=True)
 class AnswerMark:
-    """Give a committed mark to the query that waits for it."""
+    """Give a committed mark to the query that waits for it, which a RunQuery with ``lineage`` has
+    started."""
 
     mark: Mark
+    lineage: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class Core:
             self.lease, identity.group_id, identity.new_group_id, identity.advertise
         )
         self.journal = JournalState(deployment, identity.node)
-        self.query_control = QueryControl(identity.process, deployment)
+        self.query_control = QueryControl(identity.process, identity.journal_id, deployment)
         self.retention = Retention(self.journal, deployment)
         self.follower = Follower(
             self.lease_client, self.journal, self.query_control, self.retention
@@ -212,10 +212,9 @@ class Core:
         self.role_machine.perform_all(self.deployment.trims(self.journal.committed))
         if holding is not None:
             self.role_machine.perform_all(holding.plan_marks(self.now))
-        self.role_machine.perform_all(self.deployment.answers(self.journal.committed))
+        self.role_machine.perform_all(self.query_control.answers(self.journal.committed))
         if self._may_run and self.role is not Role.STARTING:
-            committed, journal_id = self.journal.committed, self.identity.journal_id
-            self.role_machine.perform_all(self.query_control.run(self.now, committed, journal_id))
+            self.role_machine.perform_all(self.query_control.run(self.now, self.journal.committed))
         self.role_machine.perform_all(self.query_control.begin_snapshot())
         self.role_machine.leave()
 

@@ -245,14 +245,19 @@ class Deployment:
         for marks in self.marks.values():
             yield from marks.published_in_given_up_history()
 
-    def answers(self, committed: int) -> Iterator[do.AnswerMark]:
+    def answers(self, committed: int) -> Iterator[Mark]:
         for marks in self.marks.values():
             mark = marks.answer(committed)
             if mark is not None:
-                yield do.AnswerMark(mark)
+                yield mark
 
-    def admitted(self, event: on.BatchAdmitted) -> None:
-        self.marks[event.query].note_admitted(event.number, event.rows, event.size)
+    def admitted(self, event: on.BatchAdmitted, *, passed: bool) -> None:
+        """Note an admitted batch. ``passed`` says whether the present version of the query has
+        passed it."""
+        marks = self.marks[event.query]
+        marks.note_admitted(event.number, event.rows, event.size)
+        if passed:
+            marks.note_passed(event.number)
         self.lives[event.query].advanced()
 
     def published(self, event: on.SinkPublished) -> Published | None:

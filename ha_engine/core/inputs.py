@@ -142,20 +142,29 @@ class QueryProcessAttended:
 
 @dataclass(frozen=True, slots=True)
 class MarkWanted:
-    """Spark finished batch ``after`` of the query and waits for the next mark."""
+    """Spark finished batch ``after`` of the query and waits for the next mark.
+
+    ``lineage`` is that of the RunQuery that started the query. After a change of the application,
+    Spark may not have stopped the former query yet.
+    """
 
     query: str
     after: int
+    lineage: str
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAdmitted:
-    """The outbox holds the output of batch ``number`` durably."""
+    """The outbox holds the output of batch ``number`` durably.
+
+    ``lineage`` is as in MarkWanted, and None for a batch from a snapshot.
+    """
 
     query: str
     number: int
     rows: int
     size: int
+    lineage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

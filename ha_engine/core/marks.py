@@ -322,7 +322,8 @@ class QueryMarks:
         """Note that Spark has finished batch ``after`` and waits for the next mark."""
         if after == self.last.number:
             self._pace.ended(now, after)
-        self.wanted, self.passed = after, max(self.passed or 0, after)
+        self.wanted = after
+        self.note_passed(after)
         self.finished = max(self.finished or 0, after)
 
     def ended(self) -> None:
@@ -332,8 +333,11 @@ class QueryMarks:
         """
         self.wanted = self.passed = self.finished = None
 
-    def note_admitted(self, number: int, rows: int, size: int) -> None:
+    def note_passed(self, number: int) -> None:
+        """Note that the query process has come as far as batch ``number``."""
         self.passed = max(self.passed or 0, number)
+
+    def note_admitted(self, number: int, rows: int, size: int) -> None:
         if number <= self.admitted:
             return
         # After a reset, the process of the old code may end the batch that it has begun.

@@ -49,11 +49,12 @@ class _SnapshotRequest:
 class QueryControl:
     """The queries of this node.
 
-    ``owner`` identifies this node process in the names of its incarnations.
+    ``owner`` identifies this node process in the names of its incarnations. ``journal_id`` is a
+    part of each lineage.
     """
 
-    def __init__(self, owner: str, deployment: Deployment) -> None:
-        self.deployment = deployment
+    def __init__(self, owner: str, journal_id: str, deployment: Deployment) -> None:
+        self.deployment, self._journal_id = deployment, journal_id
         self.digests = Digests(may_differ=deployment.versions.may_differ)
         self.process = QueryProcessState(owner, deployment.restarts)
         # The snapshot request that is not begun yet, and the request that was begun last.
@@ -81,10 +82,12 @@ class QueryControl:
 
     def handle(self, now: float, event: on.Input) -> Breakdown | None:
         match event:
-            case on.MarkWanted():
-                self.deployment.marks[event.query].asked(now, event.after)
-            case on.BatchAdmitted():
-                self.deployment.admitted(event)
+            case on.MarkWanted(query, after, lineage):
+                # A query of an earlier lineage gets no mark, since Spark is about to stop it.
+                if lineage == self._lineage(query):
+                    self.deployment.marks[query].asked(now, after)
+            case on.BatchAdmitted(query, lineage=lineage):
+                self.deployment.admitted(event, passed=lineage in (None, self._lineage(query)))
                 self.process.proved_itself()
             case on.OutboxRestored(query, left):
                 self.deployment.marks[query].outbox_restored(left)
@@ -124,14 +127,22 @@ class QueryControl:
         self._taking = request
         return request.place
 
-    def run(self, now: float, committed: int, journal_id: str) -> Iterator[do.Action]:
+    def answers(self, committed: int) -> Iterator[do.AnswerMark]:
+        for mark in self.deployment.answers(committed):
+            yield do.AnswerMark(mark, self._lineage(mark.query))
+
+    def _lineage(self, query: str) -> str:
+        """The lineage of the query's state, as in the RunQuery that starts the query."""
+        return f"{self._journal_id}:{self.deployment.versions.lineages.get(query)}"
+
+    def run(self, now: float, committed: int) -> Iterator[do.Action]:
         """Start the query process if none runs, and start the queries once that process asks for
         them."""
         incarnation = self.process.start(now)
         if incarnation is not None:
             yield do.StartQueryProcess(incarnation)
         if self.process.connected:
-            yield from self.deployment.runs(now, committed, journal_id)
+            yield from self.deployment.runs(now, committed, self._journal_id)
 
     def wake_at(self, committed: int) -> float:
         """The moment at which ``run`` has something to start, if no input arrives before."""

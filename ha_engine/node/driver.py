@@ -199,8 +199,8 @@ class Driver:
                 self._append(ports, records)
             case do.Commit(sequence):
                 self._answer_commits(sequence)
-            case do.AnswerMark(mark):
-                ports.process_link.answer_mark(mark)
+            case do.AnswerMark(mark, lineage):
+                ports.process_link.answer_mark(mark, lineage)
             case do.TakeSnapshot() | do.ShowSnapshot() | do.FindRevisions() | do.TrimJournal():
                 self._spawn(self._snapshot_actions(ports).perform(action), type(action).__name__)
             case do.TrimOutbox(query, through):

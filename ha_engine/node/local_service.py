@@ -96,7 +96,8 @@ class LocalService(rpc.LocalServicer):
     ) -> None:
         self._steps, self._answers, self._outbox = steps, answers, outbox
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
-        self._waiting: dict[str, asyncio.Future[Mark]] = {}
+        # By query and lineage: a query that Spark has not stopped yet may wait beside the new one.
+        self._waiting: dict[tuple[str, str], asyncio.Future[Mark]] = {}
         self._to_query: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
         self._admissions: set[asyncio.Task[Admission]] = set()
         self._orphans: set[str] = set()
@@ -118,8 +119,8 @@ class LocalService(rpc.LocalServicer):
         )
         self._to_query.put_nowait(pb.QueryCommand(run=run))
 
-    def answer_mark(self, mark: Mark) -> None:
-        waiting = self._waiting.pop(mark.query, None)
+    def answer_mark(self, mark: Mark, lineage: str) -> None:
+        waiting = self._waiting.pop((mark.query, lineage), None)
         if waiting is not None and not waiting.done():
             waiting.set_result(mark)
 
@@ -152,8 +153,8 @@ class LocalService(rpc.LocalServicer):
         if self._answers.lacks_mark_after(request.query, request.after):
             return pb.AwaitMarkReply(trimmed=True)
         waiting: asyncio.Future[Mark] = asyncio.get_running_loop().create_future()
-        self._waiting[request.query] = waiting
-        self._steps.handle(on.MarkWanted(request.query, request.after))
+        self._waiting[request.query, request.lineage] = waiting
+        self._steps.handle(on.MarkWanted(request.query, request.after, request.lineage))
         try:
             mark = await asyncio.wait_for(waiting, SLICE_SECONDS)
         except TimeoutError:
@@ -210,7 +211,7 @@ class LocalService(rpc.LocalServicer):
         if verdict is Admission.MISMATCH and self._answers.may_be_of_other_code(r.query, r.number):
             verdict = Admission.DONE
         if verdict in (Admission.ADMITTED, Admission.DONE):
-            self._steps.handle(on.BatchAdmitted(r.query, r.number, r.rows, r.bytes))
+            self._steps.handle(on.BatchAdmitted(r.query, r.number, r.rows, r.bytes, r.lineage))
             self._admitted(r.query, r.number)
             if reported:
                 self._steps.handle(on.BatchDigested(r.query, r.number, reported))

@@ -128,7 +128,9 @@ def _check(application: StreamApplication, spec: QuerySpec, spark: SparkSession)
 def _options(spec: QuerySpec, stream: StreamSpec) -> SourceOptions:
     """Source options for planning only, with which no source starts."""
     me = ProcessId.of_this()
-    return SourceOptions("/nowhere", "check", spec.name, stream.name, stream.arrow_schema, me)
+    return SourceOptions(
+        "/nowhere", "check", spec.name, stream.name, stream.arrow_schema, me, lineage="check"
+    )
 
 
 def _check_sinks(spec: QuerySpec, schema: pa.Schema) -> None:

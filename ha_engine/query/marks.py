@@ -14,6 +14,7 @@ class Marks:
 
     def __init__(self, options: SourceOptions) -> None:
         self._query, self._incarnation = options.query, options.incarnation
+        self._lineage = options.lineage
         self._link = NodeLink(Address(options.socket, options.incarnation))
 
     def after(self, number: int) -> Mark:
@@ -23,7 +24,10 @@ class Marks:
         trimmed that mark.
         """
         request = pb.AwaitMarkRequest(
-            incarnation=self._incarnation, query=self._query, after=number
+            incarnation=self._incarnation,
+            query=self._query,
+            after=number,
+            lineage=self._lineage,
         )
         while (reply := self._link.call(self._link.stub.AwaitMark, request)).pending:
             pass

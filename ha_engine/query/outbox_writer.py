@@ -31,10 +31,12 @@ class BatchDiffers(QueryProcessFailed):
 
 @dataclass(frozen=True, slots=True)
 class OutboxPlace:
-    """The destination of a query's batches. ``directory`` is the directory of the whole outbox."""
+    """The destination of a query's batches. ``directory`` is the directory of the whole outbox.
+    ``lineage`` is that of the command that started the query."""
 
     query: str
     directory: Path
+    lineage: str
     deterministic: bool = True
 
     @property
@@ -98,6 +100,7 @@ class OutboxWriter:
             rows=written.rows,
             bytes=written.bytes,
             digest=digest,
+            lineage=self._place.lineage,
         )
         return self._link.call(self._link.stub.AdmitBatch, request).verdict
 

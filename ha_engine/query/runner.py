@@ -132,7 +132,12 @@ class QueryRunner:
             command.lineage,
             must_resume=command.must_resume,
         )
-        place = OutboxPlace(command.query, self._directories.outbox, planned.spec.deterministic)
+        place = OutboxPlace(
+            command.query,
+            self._directories.outbox,
+            command.lineage,
+            planned.spec.deterministic,
+        )
         clear_pending(place)
         writer = OutboxWriter(place, checkpoint, self._link, self._reports)
         streaming = self._start_streaming(planned, writer, checkpoint)
@@ -158,6 +163,7 @@ class QueryRunner:
             stream=stream.name,
             schema=stream.arrow_schema,
             driver=self._me,
+            lineage=command.lineage,
             initial_mark=command.initial_mark,
             initial_sequence=command.initial_sequence,
             parallelism=self._read_parallelism,

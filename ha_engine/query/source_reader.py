@@ -54,6 +54,7 @@ class SourceOptions:
     stream: str
     schema: pa.Schema
     driver: ProcessId
+    lineage: str
     initial_mark: int = 0
     initial_sequence: int = 0
     parallelism: int = 1
@@ -66,6 +67,7 @@ class SourceOptions:
             "stream": self.stream,
             "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
             "driver": str(self.driver),
+            "lineage": self.lineage,
             "initial_mark": str(self.initial_mark),
             "initial_sequence": str(self.initial_sequence),
             "parallelism": str(self.parallelism),
@@ -80,6 +82,7 @@ class SourceOptions:
             stream=text["stream"],
             schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text["schema"]))),
             driver=ProcessId.parse(text["driver"]),
+            lineage=text["lineage"],
             initial_mark=int(text["initial_mark"]),
             initial_sequence=int(text["initial_sequence"]),
             parallelism=int(text["parallelism"]),

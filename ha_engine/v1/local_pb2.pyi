@@ -119,24 +119,31 @@ Global___RunQuery: _TypeAlias = RunQuery  # noqa: Y015
 
 @_typing.final
 class AwaitMarkRequest(_message.Message):
+    """`lineage` is that of the command that started the query: after a change of the application, a
+    query that Spark has not stopped yet gets no mark.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     QUERY_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     query: _builtins.str
     after: _builtins.int
+    lineage: _builtins.str
     def __init__(
         self,
         *,
         incarnation: _builtins.str = ...,
         query: _builtins.str = ...,
         after: _builtins.int = ...,
+        lineage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "incarnation", b"incarnation", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "incarnation", b"incarnation", "lineage", b"lineage", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -268,6 +275,7 @@ class AdmitBatchRequest(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     query: _builtins.str
     number: _builtins.int
@@ -279,6 +287,8 @@ class AdmitBatchRequest(_message.Message):
     """Empty at the first attempt: the digest is computed off the critical path. The node asks for it
     with NEED_DIGEST when the batch was admitted before.
     """
+    lineage: _builtins.str
+    """As in AwaitMarkRequest."""
     def __init__(
         self,
         *,
@@ -289,10 +299,11 @@ class AdmitBatchRequest(_message.Message):
         rows: _builtins.int = ...,
         bytes: _builtins.int = ...,
         digest: _builtins.str = ...,
+        lineage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "digest", b"digest", "file", b"file", "incarnation", b"incarnation", "number", b"number", "query", b"query", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "digest", b"digest", "file", b"file", "incarnation", b"incarnation", "lineage", b"lineage", "number", b"number", "query", b"query", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -210,12 +210,28 @@ async def test_an_orphan_is_counted_once_however_often_it_calls(local: Local) ->
 
 
 async def test_query_that_waits_for_a_mark_is_reported_as_waiting(local: Local) -> None:
-    call = local.stub.AwaitMark(pb.AwaitMarkRequest(incarnation="i", query="q", after=0))
-    waiting = asyncio.ensure_future(call)
+    waiting = poll(local, lineage="j:1")
     await async_wait_until(lambda: local.service.polls_pending == 1)
-    local.service.answer_mark(Mark("q", 1, 7))
+    local.service.answer_mark(Mark("q", 1, 7), "j:1")
     assert (await waiting).sequence == 7
     assert local.service.polls_pending == 0
+
+
+async def test_query_that_spark_has_not_stopped_yet_takes_no_mark_of_the_new_version(
+    local: Local,
+) -> None:
+    waiting = poll(local, lineage="j:9")
+    await async_wait_until(lambda: local.service.polls_pending == 1)
+    former = poll(local, lineage="j:1")
+    await async_wait_until(lambda: local.service.polls_pending == 2)
+    local.service.answer_mark(Mark("q", 1, 7), "j:9")
+    assert (await waiting).sequence == 7
+    assert not former.done()
+
+
+def poll(local: Local, lineage: str) -> asyncio.Future[pb.AwaitMarkReply]:
+    request = pb.AwaitMarkRequest(incarnation="i", query="q", after=0, lineage=lineage)
+    return asyncio.ensure_future(local.stub.AwaitMark(request))
 
 
 async def test_query_whose_next_mark_is_trimmed_does_not_wait_for_it(local: Local) -> None:

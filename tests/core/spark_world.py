@@ -62,8 +62,8 @@ class SparkWorld:
                     self.feed(on.QueryProcessGone(incarnation, "asked to stop"))
             case do.RunQuery():
                 self._run(action)
-            case do.AnswerMark(mark):
-                self._answered(mark)
+            case do.AnswerMark(mark, lineage):
+                self._answered(mark, lineage)
             case _:
                 pass
 
@@ -114,12 +114,13 @@ class SparkWorld:
         running = self.running(query)
         if running is not None and running.polls and self.alive:
             self.wanted[query] = running.checkpoint.done.number
-            self.feed(on.MarkWanted(query, running.checkpoint.done.number))
+            self.feed(on.MarkWanted(query, running.checkpoint.done.number, running.lineage))
 
-    def _answered(self, mark: Mark) -> None:
+    def _answered(self, mark: Mark, lineage: str) -> None:
         running = self.running(mark.query)
         if running is None or not running.polls:
             return
+        require(running.lineage == lineage, "R23", f"{mark} is for {running.lineage}")
         if mark.number != running.checkpoint.done.number + 1:
             return  # the poll came before a restart; its caller has ended
         running.answers.append(mark)
@@ -147,7 +148,8 @@ class SparkWorld:
             return
         checkpoint, begun = running.checkpoint, running.checkpoint.begun
         assert begun is not None
-        self._admit(query, begun.number, self._content(query, checkpoint.done, begun))
+        content = self._content(query, checkpoint.done, begun)
+        self._admit(query, begun.number, content, running.lineage)
         if dies:
             self.kill_spark("died between output and commit")
             return
@@ -166,18 +168,18 @@ class SparkWorld:
         self.given_up.setdefault(query, set()).update(events)
         return ()
 
-    def _admit(self, query: str, number: int, content: Content) -> bool:
+    def _admit(self, query: str, number: int, content: Content, lineage: str) -> bool:
         """Return False for a batch that this node's outbox has or had."""
         self._judge_batch(query, number, content)
         outbox, admitted = self.disk.outbox.setdefault(query, {}), self.disk.admitted.get(query, 0)
         rows = self.rows.get(query, len(content))
         if number <= admitted:
-            self.feed(on.BatchAdmitted(query, number, rows, 100 * rows))
+            self.feed(on.BatchAdmitted(query, number, rows, 100 * rows, lineage))
             return False
         require(number == admitted + 1, "R19", f"{query} batch {number} after {admitted}")
         outbox[number], self.disk.admitted[query] = content, number
         self.disk.outbox_rows[(query, number)] = rows
-        self.feed(on.BatchAdmitted(query, number, rows, 100 * rows))
+        self.feed(on.BatchAdmitted(query, number, rows, 100 * rows, lineage))
         if self.digests:
             self.feed(on.BatchDigested(query, number, str(content)))
         return True

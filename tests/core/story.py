@@ -342,7 +342,7 @@ def _tell_effect(action: do.Action) -> str:
             return f"reports that batch {number} of {query} differs from the holder's"
         case do.ReportDiskWentBack(peer, acked, shared_end):
             return f"reports that {peer} acked {acked}, but has the records up to {shared_end}"
-        case do.AnswerMark(mark):
+        case do.AnswerMark(mark, _):
             return f"answers {mark.query} with mark {mark.number} through {mark.through}"
         case do.TrimOutbox(query, through):
             return f"trims {query}'s outbox through {through}"

@@ -74,7 +74,7 @@ class Truth:
                 self.require_lease("I2", "took events or published without the lease")
             case do.NoteOutage(epoch, seconds):
                 self._outage(epoch, seconds)
-            case do.AnswerMark(mark):
+            case do.AnswerMark(mark, _):
                 self._answer(mark)
             case do.TrimOutbox(query, through):
                 self._trim(query, through)

@@ -87,14 +87,14 @@ class QueryStandIn:
             del self._running[run.query]
 
     def _run_batches(self, run: pb.RunQuery) -> None:
-        place = OutboxPlace(run.query, self._outbox)
+        place = OutboxPlace(run.query, self._outbox, run.lineage)
         clear_pending(place)
         writer = OutboxWriter(place, Path(), self.link, self._reports)
         if not self._plan(run):
             return
         last = self.last_batch(run)
         while self._running.get(run.query) is run:
-            mark = self._next_mark(last)
+            mark = self._next_mark(run, last)
             try:
                 rows = self.rows(run, last, mark)
             except BatchFails as failure:
@@ -111,12 +111,16 @@ class QueryStandIn:
         planned = pb.QueryPlanned(schema=self.schema.serialize().to_pybytes())
         return not self._say(run.query, planned=planned).refused
 
-    def _next_mark(self, last: Mark) -> Mark:
+    def _next_mark(self, run: pb.RunQuery, last: Mark) -> Mark:
         request = pb.AwaitMarkRequest(
-            incarnation=self._address.incarnation, query=last.query, after=last.number
+            incarnation=self._address.incarnation,
+            query=last.query,
+            after=last.number,
+            lineage=run.lineage,
         )
         while (reply := self.link.call(self.link.stub.AwaitMark, request)).pending:
-            pass
+            if self._running.get(run.query) is not run:
+                raise QueryProcessFailed(f"another command runs {run.query} now")
         if reply.trimmed:
             raise CheckpointTooOld(f"there is no mark after {last.number}")
         return Mark(last.query, reply.number, reply.sequence)

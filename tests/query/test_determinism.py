@@ -37,7 +37,7 @@ def plan(spark: Any, application: Applications) -> Planner:
             spark,
             app,
             app.queries["q"],
-            lambda s: SourceOptions("/none", "x", "q", s.name, s.arrow_schema, me),
+            lambda s: SourceOptions("/none", "x", "q", s.name, s.arrow_schema, me, "j:1"),
         )
 
     return planned

@@ -96,7 +96,7 @@ def planned(
     stream, me = application.streams[name], ProcessId.of_this()
     schema = StructType.fromDDL(stream.spark_schema)
     options = SourceOptions(
-        str(node.socket), node.incarnation, "all", stream.name, stream.arrow_schema, me
+        str(node.socket), node.incarnation, "all", stream.name, stream.arrow_schema, me, "j:1"
     )
     reader, asked, answer = JournalReader(options, schema), io.BytesIO(), io.BytesIO()
     for sequence in (first - 1, last):

@@ -393,8 +393,8 @@ class SimNode(World):
         else:
             facts.contents[position] = content
 
-    def _admit(self, query: str, number: int, content: Content) -> bool:
-        new = super()._admit(query, number, content)
+    def _admit(self, query: str, number: int, content: Content, lineage: str) -> bool:
+        new = super()._admit(query, number, content, lineage)
         if new and self.alive:
             self.feed(on.BatchDigested(query, number, repr(content)))
             self.delivery.restart()

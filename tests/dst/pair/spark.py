@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tests.dst.pair.process import NodeProcess
 
 AGAIN_SECONDS = 0.2
+STOP_SECONDS_MAX = 1.0
 SCHEMA = pa.schema([("n", pa.int64()), ("total", pa.int64()), ("definition", pa.string())])
 Verdict = pb.AdmitBatchReply
 
@@ -64,7 +65,9 @@ class QueryProcess:
         self.loop = ProcessLoop(host.history.agenda, host.history.random, self.files.take_delay)
         self._random = host.history.random
         self._streams = {plan.name: plan.streams for plan in PLANS}
-        self._running: dict[str, tuple[pb.RunQuery, asyncio.Task[None]]] = {}
+        # By query, the command that it follows, and its tasks. All but the last are to be stopped.
+        self._commands: dict[str, pb.RunQuery] = {}
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         # In the order of the calls, so that a history can be repeated.
         self._waiting: dict[asyncio.Future[Any], None] = {}
         self.dead = False
@@ -160,34 +163,44 @@ class QueryProcess:
 
     def _obey(self, run: pb.RunQuery) -> None:
         """Run a query. A restarted node repeats its command."""
-        running = self._running.get(run.query)
-        if running is not None:
-            if running[0] == run and not running[1].done():
-                return
-            running[1].cancel()
-        task = self.loop.create_task(self._watched(self._serve(run)))
-        self._running[run.query] = run, task
+        tasks = self._tasks.setdefault(run.query, [])
+        if self._commands.get(run.query) == run and not tasks[-1].done():
+            return
+        self._commands[run.query] = run
+        tasks.append(self.loop.create_task(self._watched(self._serve(run))))
 
     async def _serve(self, run: pb.RunQuery) -> None:
         try:
+            await self._stop_former(run.query)
             await self._run_batches(run)
         except StateLost as error:
             self.host.history.counts["lost states"] += 1
             self.host.lost_states.add(run.query)
-            await self._report_failure(run.query, str(error))
+            await self._report_failure(run, str(error))
         except (CheckpointTooOld, CheckpointDamaged) as error:
             self.host.history.counts["useless checkpoints"] += 1
             disown(self.host.checkpoints / run.query, self.files)
-            await self._report_failure(run.query, str(error))
+            await self._report_failure(run, str(error))
         except QueryBroken as error:
-            await self._report_failure(run.query, str(error))
+            await self._report_failure(run, str(error))
 
-    async def _report_failure(self, query: str, reason: str) -> None:
-        self._running.pop(query, None)
+    async def _stop_former(self, query: str) -> None:
+        """Stop what ran under the command before. Spark needs time for that, in which the former
+        run of the query may poll for a mark or end its batch."""
+        tasks = self._tasks[query]
+        if any(not task.done() for task in tasks[:-1]):
+            await asyncio.sleep(self._random.uniform(0.0, STOP_SECONDS_MAX))
+        for former in tasks[:-1]:
+            former.cancel()
+        del tasks[:-1]
+
+    async def _report_failure(self, run: pb.RunQuery, reason: str) -> None:
+        if self._commands.get(run.query) is run:
+            del self._commands[run.query]
         failed = pb.QueryFailed(number=0, reason=reason, by_host=True)
         await self._call(
             "ReportQuery",
-            pb.ReportQueryRequest(incarnation=self.incarnation, query=query, failed=failed),
+            pb.ReportQueryRequest(incarnation=self.incarnation, query=run.query, failed=failed),
         )
 
     async def _run_batches(self, run: pb.RunQuery) -> None:
@@ -195,7 +208,7 @@ class QueryProcess:
         checkpoint = self._open(run)
         while True:
             number, through, total = checkpoint.state
-            mark = await self._next_mark(run.query, number)
+            mark = await self._next_mark(run, number)
             checkpoint.plan(mark.number, mark.sequence)
             await asyncio.sleep(self._random.uniform(0.005, self.host.batch_seconds))
             rows = await self._rows(run.query, mark, through)
@@ -203,7 +216,7 @@ class QueryProcess:
             table = pa.table([rows, totals, [run.digest] * len(rows)], schema=SCHEMA)
             self.host.history.judge.computed(self.host.name, run, mark.number, total, table)
             checkpoint.keep_state(len(rows))
-            await self._put(run.query, mark.number, table)
+            await self._put(run, mark.number, table)
             checkpoint.end(State(mark.number, mark.sequence, total + len(rows)))
 
     def _require_definition(self, run: pb.RunQuery) -> None:
@@ -235,8 +248,10 @@ class QueryProcess:
         for checkpoint in checkpoints:
             self.files.rmtree(checkpoint)
 
-    async def _next_mark(self, query: str, after: int) -> pb.AwaitMarkReply:
-        request = pb.AwaitMarkRequest(incarnation=self.incarnation, query=query, after=after)
+    async def _next_mark(self, run: pb.RunQuery, after: int) -> pb.AwaitMarkReply:
+        request = pb.AwaitMarkRequest(
+            incarnation=self.incarnation, query=run.query, after=after, lineage=run.lineage
+        )
         while (reply := await self._call("AwaitMark", request)).pending:
             pass
         if reply.trimmed:
@@ -266,8 +281,8 @@ class QueryProcess:
                     found += batch.column(0).to_pylist()
         return found
 
-    async def _put(self, query: str, number: int, table: pa.Table) -> None:
-        outbox = self.host.home / "outbox"
+    async def _put(self, run: pb.RunQuery, number: int, table: pa.Table) -> None:
+        outbox, query = self.host.home / "outbox", run.query
         name = f"{query}/pending/{number}.{self.incarnation}.arrow"
         written = write_batch_file(
             outbox / name, table, query=query, number=number, files=self.files
@@ -279,6 +294,7 @@ class QueryProcess:
             file=name,
             rows=written.rows,
             bytes=written.bytes,
+            lineage=run.lineage,
         )
         verdict = (await self._call("AdmitBatch", request)).verdict
         digest = digest_of_table(table)

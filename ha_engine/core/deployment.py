@@ -101,12 +101,18 @@ class Deployment:
         self.changed_at = sequence
         for version in application.queries:
             if version.query in self.marks and self.versions.changes(version):
-                # A query process of the old code must get no mark that follows the change.
+                # What runs now is a former version, which must get no mark after the change.
                 self.marks[version.query].ended()
+                self.lives[version.query].superseded()
         for version in self.versions.apply(sequence, application, self._last_mark, mine=mine):
             if version.query in self.marks:
                 self.marks[version.query].restart_at(version.first)
                 self._forget_skips(version.query)
+
+    def lineage(self, query: str) -> int | None:
+        """The record that began the query's state, or that continued it under changed code. It is
+        None while no record names the query."""
+        return self.versions.lineages.get(query)
 
     def _last_mark(self, query: str) -> int:
         return self.marks[query].last.number if query in self.marks else 0
@@ -343,7 +349,7 @@ class Deployment:
         """
         for name, life in self._ready(committed):
             if life.runnable(now):
-                life.started()
+                life.started(self.versions.lineages[name])
                 lineage, *earlier = (f"{journal_id}:{one}" for one in self.versions.states_of(name))
                 digest, lost = self.plans[name].digest, not self._can_rebuild(name)
                 initial = self.marks[name].initial

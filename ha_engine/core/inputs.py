@@ -273,21 +273,26 @@ class QueryFailed:
     """A query ended with an error in batch ``number``, or before any batch if ``number`` is 0.
 
     ``by_host`` is True if the host caused the failure, for instance by slowness, and the batch did
-    not (RULES.md#i15).
+    not (RULES.md#i15). ``lineage`` is as in MarkWanted, and None if the query was not started.
     """
 
     query: str
     number: int
     reason: str
     by_host: bool = False
+    lineage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QueryRefused:
-    """The node refused to start a query, since a sink refuses the schema of the query's output."""
+    """The node refused to start a query, since a sink refuses the schema of the query's output.
+
+    ``lineage`` is as in MarkWanted.
+    """
 
     query: str
     reason: str
+    lineage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ha_engine.core.queries import QueryState
 from ha_engine.errors import InvariantBroken
 from ha_engine.types import Role
 
@@ -30,6 +31,9 @@ def _broken(core: Core) -> Iterator[tuple[str, str]]:
     yield from _broken_journal(core)
     for name, marks in core.deployment.marks.items():
         yield from _broken_marks(core, name, marks)
+        life = core.deployment.lives[name]
+        if life.state is QueryState.RUNNING and life.lineage != core.deployment.lineage(name):
+            yield "I6", f"query {name} runs a state that is not the one in the journal"
 
 
 def _broken_roles(core: Core) -> Iterator[tuple[str, str]]:

@@ -73,6 +73,8 @@ class QueryLife:
     def __init__(self, query: str, policy: RestartPolicy) -> None:
         self.query, self.policy = query, policy
         self.state = QueryState.WAITING
+        # The record that began the state which the query process was told to run.
+        self.lineage: int | None = None
         self.failure: Failure | None = None
         self.restart_at = -math.inf
         self.restarts = 0
@@ -92,8 +94,14 @@ class QueryLife:
         """The moment at which the query may run again, or infinity while it runs or is FAILED."""
         return self.restart_at if self.state is QueryState.WAITING else math.inf
 
-    def started(self) -> None:
-        self.state = QueryState.RUNNING
+    def started(self, lineage: int) -> None:
+        """Note that the query process was told to run the query with the state of ``lineage``."""
+        self.state, self.lineage = QueryState.RUNNING, lineage
+
+    def superseded(self) -> None:
+        """Note that the journal has another version of the query than the one that runs."""
+        if self.state is QueryState.RUNNING:
+            self.state = QueryState.WAITING
 
     def advanced(self) -> None:
         """Forget earlier failures, since a batch was admitted."""

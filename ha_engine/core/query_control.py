@@ -83,11 +83,11 @@ class QueryControl:
     def handle(self, now: float, event: on.Input) -> Breakdown | None:
         match event:
             case on.MarkWanted(query, after, lineage):
-                # A query of an earlier lineage gets no mark, since Spark is about to stop it.
-                if lineage == self._lineage(query):
+                # A former version gets no mark, since Spark is about to stop it.
+                if self._is_present(query, lineage):
                     self.deployment.marks[query].asked(now, after)
             case on.BatchAdmitted(query, lineage=lineage):
-                self.deployment.admitted(event, passed=lineage in (None, self._lineage(query)))
+                self.deployment.admitted(event, passed=self._is_present(query, lineage))
                 self.process.proved_itself()
             case on.OutboxRestored(query, left):
                 self.deployment.marks[query].outbox_restored(left)
@@ -98,10 +98,11 @@ class QueryControl:
                     self.deployment.process_connected()
             case on.QueryProcessGone():
                 return self._ended(now, event)
-            case on.QueryFailed():
-                return self._failed(now, event)
-            case on.QueryRefused():
-                self.deployment.lives[event.query].refused(event.reason)
+            case on.QueryFailed(query, lineage=lineage):
+                return self._failed(now, event) if self._is_present(query, lineage) else None
+            case on.QueryRefused(query, reason, lineage):
+                if self._is_present(query, lineage):
+                    self.deployment.lives[query].refused(reason)
             case on.RetryAsked():
                 self.deployment.retry(event.query)
             case _:
@@ -131,9 +132,14 @@ class QueryControl:
         for mark in self.deployment.answers(committed):
             yield do.AnswerMark(mark, self._lineage(mark.query))
 
+    def _is_present(self, query: str, lineage: str | None) -> bool:
+        """Whether ``lineage`` is that of the present version. None is what the node itself has
+        found out about it."""
+        return lineage is None or lineage == self._lineage(query)
+
     def _lineage(self, query: str) -> str:
         """The lineage of the query's state, as in the RunQuery that starts the query."""
-        return f"{self._journal_id}:{self.deployment.versions.lineages.get(query)}"
+        return f"{self._journal_id}:{self.deployment.lineage(query)}"
 
     def run(self, now: float, committed: int) -> Iterator[do.Action]:
         """Start the query process if none runs, and start the queries once that process asks for

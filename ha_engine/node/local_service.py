@@ -16,6 +16,7 @@ import grpc
 import pyarrow as pa
 import structlog
 
+from ha_engine import __version__
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import DiskFailed, EngineError, SinkRefused, SinkUnavailable
@@ -140,6 +141,9 @@ class LocalService(rpc.LocalServicer):
         self, request: pb.AttendRequest, context: Context
     ) -> AsyncIterator[pb.QueryCommand]:
         await self._known(request.incarnation, context)
+        if request.release != __version__:
+            reason = f"query process {request.incarnation} is not of release {__version__}"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         commands: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
         self._to_query = commands
         self._steps.handle(on.QueryProcessAttended(request.incarnation))
@@ -153,12 +157,16 @@ class LocalService(rpc.LocalServicer):
         if self._answers.lacks_mark_after(request.query, request.after):
             return pb.AwaitMarkReply(trimmed=True)
         waiting: asyncio.Future[Mark] = asyncio.get_running_loop().create_future()
-        self._waiting[request.query, request.lineage] = waiting
+        which = request.query, request.lineage
+        self._waiting[which] = waiting
         self._steps.handle(on.MarkWanted(request.query, request.after, request.lineage))
         try:
             mark = await asyncio.wait_for(waiting, SLICE_SECONDS)
         except TimeoutError:
             return pb.AwaitMarkReply(pending=True)
+        finally:
+            if self._waiting.get(which) is waiting:
+                del self._waiting[which]
         return pb.AwaitMarkReply(number=mark.number, sequence=mark.through)
 
     async def Locate(  # noqa: N802
@@ -245,25 +253,26 @@ class LocalService(rpc.LocalServicer):
         reply = pb.ReportQueryReply()
         match request.WhichOneof("report"):
             case "planned":
-                reply.refused = await self._prepare(request.query, request.planned.schema)
+                reply.refused = await self._prepare(request)
             case "progress":
                 self._observer.progressed(request.query, request.progress)
             case "failed":
-                self._on_failed(request.query, request.failed)
+                self._on_failed(request.query, request.failed, request.lineage)
         return reply
 
-    def _on_failed(self, query: str, failed: pb.QueryFailed) -> None:
-        log.warning("query failed", query=query, batch=failed.number, reason=failed.reason)
-        self._steps.handle(on.QueryFailed(query, failed.number, failed.reason, failed.by_host))
+    def _on_failed(self, query: str, failed: pb.QueryFailed, lineage: str) -> None:
+        number, reason = failed.number, failed.reason
+        log.warning("query failed", query=query, batch=number, reason=reason)
+        self._steps.handle(on.QueryFailed(query, number, reason, failed.by_host, lineage))
 
-    async def _prepare(self, query: str, schema: bytes) -> str:
+    async def _prepare(self, request: pb.ReportQueryRequest) -> str:
         """The reason why the query must not start, or an empty string. An unavailable sink does not
         prevent the start, because the publish stage retries it."""
-        arrow = pa.ipc.read_schema(pa.py_buffer(schema))
+        query, arrow = request.query, pa.ipc.read_schema(pa.py_buffer(request.planned.schema))
         checks = [self._check(query, sink, arrow) for sink in self._sinks(query).values()]
         reason = next(filter(None, await asyncio.gather(*checks)), "")
         if reason:
-            self._steps.handle(on.QueryRefused(query, reason))
+            self._steps.handle(on.QueryRefused(query, reason, request.lineage))
         return reason
 
     async def _check(self, query: str, sink: PreparedSink, schema: pa.Schema) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
+from ha_engine import __version__
 from ha_engine.errors import EngineError, HostKilled
 from ha_engine.query.application_versions import ApplicationVersions
 from ha_engine.query.checkpoints import mark_clean
@@ -43,7 +44,7 @@ class Attendance:
 
     def __init__(self, address: Address, channel: grpc.Channel) -> None:
         self._stub = LocalStub(channel)
-        self._request = pb.AttendRequest(incarnation=address.incarnation)
+        self._request = pb.AttendRequest(incarnation=address.incarnation, release=__version__)
         self._ended = threading.Event()
         self._call: Any = None
 

@@ -108,7 +108,7 @@ class QueryRunner:
         except (DiskFailed, PythonChanged) as error:
             self._ended(error)
         except Exception as error:
-            self._blame(command.query, 0, error)
+            self._blame(command, 0, error)
 
     def halt(self, query: str) -> None:
         with self._lock:
@@ -124,7 +124,7 @@ class QueryRunner:
 
     def _start(self, command: pb.RunQuery) -> None:
         planned = self._plan(command)
-        if self._refused(planned):
+        if self._refused(command, planned):
             return
         checkpoint = open_checkpoint(
             self._directories.checkpoints,
@@ -197,7 +197,7 @@ class QueryRunner:
             self._ended(error)
             return
         try:
-            self._blame(name, self._batch_to_blame(running, error), error)
+            self._blame(running.command, self._batch_to_blame(running, error), error)
         except Exception as unreported:
             self._ended(unreported)
 
@@ -210,7 +210,7 @@ class QueryRunner:
             return 0
         return unfinished_mark(running.checkpoint)
 
-    def _blame(self, query: str, number: int, error: BaseException) -> None:
+    def _blame(self, command: pb.RunQuery, number: int, error: BaseException) -> None:
         """Report a failure of the query. If the disk failed or the JVM died, end this process.
 
         No query is to blame for a failed disk or a dead JVM. The node process learns of a failed
@@ -220,7 +220,7 @@ class QueryRunner:
             if disk := disk_failure(error):
                 self._ended(disk)
             else:
-                self._report_failure(query, number, error)
+                self._report_failure(command, number, error)
         else:
             self._ended(self._jvm.failure())
 
@@ -236,36 +236,40 @@ class QueryRunner:
 
     # -- reports -----------------------------------------------------------------------------------
 
-    def _refused(self, planned: PlannedQuery) -> str:
+    def _refused(self, command: pb.RunQuery, planned: PlannedQuery) -> str:
         report = pb.QueryPlanned(schema=planned.schema.serialize().to_pybytes())
-        reply = self._report(planned.spec.name, planned=report)
+        reply = self._report(command, planned=report)
         if reply.refused:
-            log.warning("query refused", query=planned.spec.name, reason=reply.refused)
+            log.warning("query refused", query=command.query, reason=reply.refused)
         return reply.refused
 
     def _stop_if_refused(self, running: RunningQuery) -> None:
-        if self._refused(running.planned):
+        if self._refused(running.command, running.planned):
             self.halt(running.command.query)
 
-    def _report_failure(self, query: str, number: int, error: BaseException) -> None:
+    def _report_failure(self, command: pb.RunQuery, number: int, error: BaseException) -> None:
         reason = one_line(error)
-        log.error("query failed", query=query, batch=number, reason=reason)
+        log.error("query failed", query=command.query, batch=number, reason=reason)
         failed = pb.QueryFailed(
             number=number,
             reason=reason,
             detail=detail(error),
             by_host=self._is_of_the_host(error),
         )
-        self._report(query, failed=failed)
+        self._report(command, failed=failed)
 
     def _report(
         self,
-        query: str,
+        command: pb.RunQuery,
         *,
         planned: pb.QueryPlanned | None = None,
         failed: pb.QueryFailed | None = None,
     ) -> pb.ReportQueryReply:
         request = pb.ReportQueryRequest(
-            incarnation=self._link.address.incarnation, query=query, planned=planned, failed=failed
+            incarnation=self._link.address.incarnation,
+            query=command.query,
+            lineage=command.lineage,
+            planned=planned,
+            failed=failed,
         )
         return self._link.call(self._link.stub.ReportQuery, request)

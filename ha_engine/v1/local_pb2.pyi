@@ -38,18 +38,23 @@ Global___Empty: _TypeAlias = Empty  # noqa: Y015
 
 @_typing.final
 class AttendRequest(_message.Message):
+    """A node process of another release ends this query process, whose calls may have another form."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INCARNATION_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
+    release: _builtins.str
     def __init__(
         self,
         *,
         incarnation: _builtins.str = ...,
+        release: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "release", b"release"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -390,8 +395,11 @@ class ReportQueryRequest(_message.Message):
     PLANNED_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     query: _builtins.str
+    lineage: _builtins.str
+    """As in AwaitMarkRequest."""
     @_builtins.property
     def planned(self) -> Global___QueryPlanned: ...
     @_builtins.property
@@ -406,10 +414,11 @@ class ReportQueryRequest(_message.Message):
         planned: Global___QueryPlanned | None = ...,
         progress: Global___QueryProgress | None = ...,
         failed: Global___QueryFailed | None = ...,
+        lineage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "planned", b"planned", "progress", b"progress", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "incarnation", b"incarnation", "planned", b"planned", "progress", b"progress", "query", b"query", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "incarnation", b"incarnation", "lineage", b"lineage", "planned", b"planned", "progress", b"progress", "query", b"query", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["planned", "progress", "failed"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
+from ha_engine import __version__
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.node.local_service import LocalServer, LocalService, PreparedSink
@@ -303,7 +304,7 @@ async def test_batch_is_admitted_while_sinks_take_all_other_threads(local: Local
 
 
 async def test_run_command_reaches_an_attending_query_process(local: Local) -> None:
-    stream = local.stub.Attend(pb.AttendRequest(incarnation="i"))
+    stream = local.stub.Attend(pb.AttendRequest(incarnation="i", release=__version__))
     await async_wait_until(lambda: on.QueryProcessAttended("i") in local.recorder.told)
     local.service.run_query(do.RunQuery("q", "journal:2", Mark("q", 4, 17), False, "d"))
     command = await stream.read()
@@ -316,6 +317,12 @@ async def test_run_command_reaches_an_attending_query_process(local: Local) -> N
         digest="d",
     )
     stream.cancel()
+
+
+async def test_query_process_of_another_release_is_refused(local: Local) -> None:
+    stream = local.stub.Attend(pb.AttendRequest(incarnation="i", release="0.0.9"))
+    assert await stream.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert local.recorder.told == []
 
 
 @pytest.mark.usefixtures("plugin_example")
@@ -337,4 +344,4 @@ async def test_sink_that_raises_at_a_schema_stops_only_its_own_query(
     }
     assert refused["good"] == ""
     assert "failed in prepare: KeyError: 'no such column'" in refused["bad"]
-    assert local.recorder.told == [on.QueryRefused("bad", refused["bad"])]
+    assert local.recorder.told == [on.QueryRefused("bad", refused["bad"], "")]

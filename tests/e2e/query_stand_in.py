@@ -80,7 +80,7 @@ class QueryStandIn:
     def _fail(self, run: pb.RunQuery, failed: pb.QueryFailed) -> None:
         # The node may repeat its command before it answers the report.
         self._ended(run)
-        self._say(run.query, failed=failed)
+        self._say(run, failed=failed)
 
     def _ended(self, run: pb.RunQuery) -> None:
         if self._running.get(run.query) is run:
@@ -103,13 +103,13 @@ class QueryStandIn:
             writer.put(mark.number, rows)
             self.batch_ended(run, mark)
             progress = pb.QueryProgress(number=mark.number, duration_ms=BATCH_MS)
-            self._say(run.query, progress=progress)
+            self._say(run, progress=progress)
             last = mark
 
     def _plan(self, run: pb.RunQuery) -> bool:
         """Report the schema; return whether the node lets the query start."""
         planned = pb.QueryPlanned(schema=self.schema.serialize().to_pybytes())
-        return not self._say(run.query, planned=planned).refused
+        return not self._say(run, planned=planned).refused
 
     def _next_mark(self, run: pb.RunQuery, last: Mark) -> Mark:
         request = pb.AwaitMarkRequest(
@@ -125,7 +125,8 @@ class QueryStandIn:
             raise CheckpointTooOld(f"there is no mark after {last.number}")
         return Mark(last.query, reply.number, reply.sequence)
 
-    def _say(self, query: str, **report: Any) -> pb.ReportQueryReply:
-        incarnation = self._address.incarnation
-        request = pb.ReportQueryRequest(incarnation=incarnation, query=query, **report)
+    def _say(self, run: pb.RunQuery, **report: Any) -> pb.ReportQueryReply:
+        request = pb.ReportQueryRequest(
+            incarnation=self._address.incarnation, query=run.query, lineage=run.lineage, **report
+        )
         return self.link.call(self.link.stub.ReportQuery, request)

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
+from ha_engine import __version__
 from ha_engine.query.link import Address, open_channel
 from ha_engine.system.runtime_dir import SOCKET_NAME
 from ha_engine.types import Mark
@@ -41,7 +42,7 @@ class NodeWithStandIn(NodeWithoutSpark):
 
     def _attend(self, address: Address) -> None:
         stand_in = _ArtificialRows(self, address)
-        request = pb.AttendRequest(incarnation=address.incarnation)
+        request = pb.AttendRequest(incarnation=address.incarnation, release=__version__)
         with contextlib.suppress(grpc.RpcError), open_channel(address) as channel:
             for command in LocalStub(channel).Attend(request, wait_for_ready=True):
                 if command.WhichOneof("command") == "run":

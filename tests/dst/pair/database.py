@@ -33,8 +33,8 @@ LATE_SECONDS = (0.6, 5.0)
 SINK_SECONDS_MAX = 1.0
 
 Row = tuple[int, int, str]
-"""An output row: the number of an event, how many events its query has had with it, and the digest
-of the definition that made it."""
+"""An output row: the number of an event, how many events its query has had with it, and the lineage
+of the state that made it."""
 
 
 @dataclass

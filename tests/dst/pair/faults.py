@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ha_engine.core import inputs as on
 from ha_engine.journal.segment import segment_paths
 from tests.dst.disk import SimulatedFiles
-from tests.dst.pair.group import PLANS
+from tests.dst.pair.group import PLANS, Application
 
 if TYPE_CHECKING:
     from tests.dst.pair.history import PairHistory
@@ -53,6 +53,8 @@ class Faults:
             self.hint,
         ]
         self.kinds = self.random.sample(kinds, self.random.randint(2, 7))
+        # The application before the newest one.
+        self.former_application: Application | None = None
         self.gap = self.random.uniform(0.5, 2.5)
         # A generator of its own, so that this story changes no seed without it.
         story = Random(f"application {history.seed}")
@@ -126,10 +128,18 @@ class Faults:
             self._feed(holder, on.SwitchoverAsked(None, "operator"))
 
     def change_application(self) -> None:
-        """Give both hosts another application, one after the other, as an operator does."""
+        """Give both hosts another application, one after the other, as an operator does.
+
+        At times it is the former one. Then a host may not have got the other one meanwhile.
+        """
         history, query = self.history, self.random.choice(PLANS).name
         on_change = self.random.choice(["keep", "reset"])
-        application = history.application = history.application.changed(query, on_change)
+        before, former = history.application, self.former_application
+        self.former_application = before
+        if former is not None and self.random.random() < 0.4:
+            application = history.application = before.again(former)
+        else:
+            application = history.application = before.changed(query, on_change)
         for host in self.random.sample(list(history.hosts.values()), 2):
             self._after(0.0, 6.0, lambda host=host: host.deploy(application))  # type: ignore[misc]
 

@@ -36,14 +36,14 @@ REVISIONS_KEPT = 2
 
 @dataclass(frozen=True)
 class Application:
-    """The application file that the operator wrote as number ``number``."""
+    """The application file that the operator deployed as number ``number``."""
 
     number: int = 0
     plans: tuple[QueryPlan, ...] = PLANS
 
     @property
     def digest(self) -> str:
-        return f"application {self.number}"
+        return " ".join(f"{plan.name} {plan.digest} {plan.on_change}" for plan in self.plans)
 
     def definition_of(self, query: str) -> str:
         """The digest of a query's definition."""
@@ -58,6 +58,10 @@ class Application:
             for plan in self.plans
         )
         return Application(number, plans)
+
+    def again(self, former: Application) -> Application:
+        """The next application, which is the same as ``former``."""
+        return Application(self.number + 1, former.plans)
 
     def deployment(self) -> Deployment:
         return Deployment(self.digest, self.plans, LIMITS, RESTARTS)

@@ -275,12 +275,12 @@ class PairHistory(History):
                 self.require(epochs == sorted(epochs), f"P3: {sink} has epochs {epochs}")
 
     def _require_totals(self, sink: str, rows: list[Row]) -> None:
-        """P2: each row continues the state of the row before, unless its definition is another."""
-        definition, total = rows[0][2] if rows else "", 0
+        """P2: each row continues the state of the row before, unless its lineage is another."""
+        lineage, total = rows[0][2] if rows else "", 0
         for n, found, made_by in rows:
-            goes_on = found == total + 1 if made_by == definition else found > 0
+            goes_on = found == total + 1 if made_by == lineage else found > 0
             self.require(goes_on, f"P2: {sink} has total {found} after {total} at event {n}")
-            definition, total = made_by, found
+            lineage, total = made_by, found
 
     def _require_equal_journals(self) -> None:
         """C8: the journals are equal up to the end of the shorter one."""

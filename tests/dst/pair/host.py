@@ -268,12 +268,15 @@ class Host:
             self.wipe()
 
     def deploy(self, application: Application) -> None:
-        """Get an application file, unless a newer one is here, and start again with it.
+        """Get an application file, unless a newer one is here, and start again if it is another.
 
         A node process that restarts by itself keeps the query process of the old application.
         """
-        if application.number > self.application.number:
-            self.application = application
+        if application.number < self.application.number:
+            return
+        same = application.digest == self.application.digest
+        self.application = application
+        if not same:
             self.lost_states.clear()
             self.kill(query_process_dies=self.random.random() < 0.7)
 

@@ -53,7 +53,7 @@ class Judge:
     # The newest lease row of any timeline, and whether the database has lost it.
     newest: LeaseRow | None = None
     lost: bool = False
-    # By query, number and definition.
+    # By query, number, and the sequence of the lineage.
     batches: dict[tuple[str, int, str], list[Row]] = field(default_factory=dict)
     # The totals after a batch, by query, number and the sequence of the lineage.
     totals: dict[tuple[str, int, str], int] = field(default_factory=dict)
@@ -279,7 +279,7 @@ class Judge:
         self.require(total in before, "R23", text)
         self.totals[run.query, number, sequence] = total + table.num_rows
         rows: list[Any] = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-        known = self.batches.setdefault((run.query, number, run.digest), rows)
+        known = self.batches.setdefault((run.query, number, sequence), rows)
         text = f"{host} makes {run.query} {number} as {rows}, not {known}"
         self.require(known == rows, "I6", text)
 

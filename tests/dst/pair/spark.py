@@ -1,7 +1,7 @@
 """One query process: it asks its node for marks, and makes the batches that Spark would make.
 
 A batch has one row for each event of its query's streams, with a running total. So a batch that
-lacks an event, has one twice, continues a wrong state, or is of another definition of the query,
+lacks an event, has one twice, or continues a wrong state, or the state of another lineage,
 has other rows on one of the nodes.
 """
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ha_engine import __version__
 from ha_engine.errors import CheckpointTooOld, DiskFailed, StateLost
 from ha_engine.journal import read_extent
 from ha_engine.outbox.batch_file import digest_of_table, write_batch_file
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 AGAIN_SECONDS = 0.2
 STOP_SECONDS_MAX = 1.0
-SCHEMA = pa.schema([("n", pa.int64()), ("total", pa.int64()), ("definition", pa.string())])
+SCHEMA = pa.schema([("n", pa.int64()), ("total", pa.int64()), ("lineage", pa.string())])
 Verdict = pb.AdmitBatchReply
 
 
@@ -143,7 +144,7 @@ class QueryProcess:
         self._waiting[over] = None
 
         async def attend() -> None:
-            request = pb.AttendRequest(incarnation=self.incarnation)
+            request = pb.AttendRequest(incarnation=self.incarnation, release=__version__)
             async for command in process.local.Attend(request, _Context()):  # type: ignore[arg-type]
                 agenda.after(self._way(), lambda run=command.run: obey(run))  # type: ignore[misc]
 
@@ -200,7 +201,9 @@ class QueryProcess:
         failed = pb.QueryFailed(number=0, reason=reason, by_host=True)
         await self._call(
             "ReportQuery",
-            pb.ReportQueryRequest(incarnation=self.incarnation, query=run.query, failed=failed),
+            pb.ReportQueryRequest(
+                incarnation=self.incarnation, query=run.query, failed=failed, lineage=run.lineage
+            ),
         )
 
     async def _run_batches(self, run: pb.RunQuery) -> None:
@@ -213,7 +216,8 @@ class QueryProcess:
             await asyncio.sleep(self._random.uniform(0.005, self.host.batch_seconds))
             rows = await self._rows(run.query, mark, through)
             totals = range(total + 1, total + 1 + len(rows))
-            table = pa.table([rows, totals, [run.digest] * len(rows)], schema=SCHEMA)
+            lineage = run.lineage.rpartition(":")[2]
+            table = pa.table([rows, totals, [lineage] * len(rows)], schema=SCHEMA)
             self.host.history.judge.computed(self.host.name, run, mark.number, total, table)
             checkpoint.keep_state(len(rows))
             await self._put(run, mark.number, table)

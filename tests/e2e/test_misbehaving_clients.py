@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.slow]
 
 ACKS = 50
 """The progress of the well-behaved producer that each attack must permit."""
+ACK_SECONDS = 1.0
+"""Nine of ten acks of the well-behaved producer take less, on a host that is not slow."""
 MEMORY_MAX = 250
 """The memory, in MiB, that an attack may cost. The limits of its connections and of all bodies
 together leave room for no more."""
@@ -56,7 +58,7 @@ def test_other_clients_and_the_lease_do_not_suffer(
     node: AttackedNode, producer: WellBehaved, against: Attack
 ) -> None:
     wait_until(lambda: len(producer.acks) >= ACKS, within=PATIENCE)
-    before = seen(node)
+    before, calm = seen(node), statistics.median(producer.acks)
     stored = node.send("events", [{"id": 1}], SILENT).json()
     with attack(node.target, against):
         first = len(producer.acks)
@@ -68,7 +70,7 @@ def test_other_clients_and_the_lease_do_not_suffer(
     after = seen(node)
     assert node.send("events", [{"id": 1}], SILENT).json() == stored
     assert producer.refusals == []
-    assert statistics.median(acks) < SLOW_HOST
+    assert statistics.quantiles(acks, n=10)[-1] < max(ACK_SECONDS, SLOW_HOST * calm)
     assert max(during.memory, after.memory) < before.memory + MEMORY_MAX
     assert (after.status["role"], after.status["epoch"]) == ("active", before.status["epoch"])
     changes = [one.status["counts"]["role_changes"] for one in (before, after)]

@@ -22,6 +22,8 @@ HOST_SECONDS = TTL_SECONDS + 1.0
 """The promise for a host that is lost or cut off."""
 SYNC_SECONDS = 2.0 + 0.5
 """The promise for a passive that is lost: ``event_sync.sync_timeout``, and half a second."""
+RESTART_SECONDS = 2 * HOST_SECONDS + 8.0
+"""The promise while an operator restarts the only node twice, which reads its journal each time."""
 CALM_SECONDS = 1.0
 """The promise for a fault that stops no ack."""
 TAKEOVER_SECONDS = 30.0

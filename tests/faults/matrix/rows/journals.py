@@ -199,10 +199,14 @@ def passive_loses_its_checkpoints_after_a_trim(scene: Scene) -> None:
 @row(SYNC_SECONDS, SPARK)
 def damaged_checkpoint_of_the_passive(scene: Scene) -> None:
     """Spark cannot read its newest offsets or commits."""
-    scene.passive.kill_everything()
     kind = scene.chance.choice(("offsets", "commits"))
-    logs = (scene.passive.data_dir / "checkpoints").rglob(f"{kind}/[0-9]*")
-    _overwrite(max(logs, key=lambda path: int(path.name)))
+
+    def logs() -> list[Path]:
+        return [*(scene.passive.data_dir / "checkpoints").rglob(f"{kind}/[0-9]*")]
+
+    assert holds(logs, TAKEOVER_SECONDS), "the passive has made no batch"
+    scene.passive.kill_everything()
+    _overwrite(max(logs(), key=lambda path: int(path.name)))
 
 
 def _overwrite(path: Path) -> None:

@@ -61,11 +61,15 @@ def base_of(node: HostedNode) -> int:
 def store_snapshot(scene: Scene) -> None:
     """Take a snapshot after some segments; return when it is visible."""
     send_segments(scene)
-    newest = "SELECT max(id) FROM ha_engine.revision WHERE visible_at IS NOT NULL"
-    former = scene.world.database.rows(newest)
+    former = newest_revision(scene)
     assert scene.active.http.post("/v1/snapshot").is_success
-    visible = holds(lambda: scene.world.database.rows(newest) != former, TAKEOVER_SECONDS)
+    visible = holds(lambda: newest_revision(scene) != former, TAKEOVER_SECONDS)
     assert visible, "no snapshot became visible"
+
+
+def newest_revision(scene: Scene) -> object:
+    newest = "SELECT max(id) FROM ha_engine.revision WHERE visible_at IS NOT NULL"
+    return scene.world.database.rows(newest)
 
 
 def take_snapshot(scene: Scene) -> None:

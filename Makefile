@@ -18,7 +18,7 @@ SHARE ?= 0.33
 WORKERS ?= 2
 TIER := -m 'not nightly' -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=50
 
-.PHONY: help setup demo demo-slow test test-all test-slow sim dst diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
+.PHONY: help setup demo demo-slow test test-all test-slow sim dst coverage diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -45,6 +45,14 @@ sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 s
 
 dst: $(PROJECT) ## Play histories of faults over the real journal on a simulated disk; ARGS='--kind pair' for two nodes.
 	$(BIN)/python -m tests.dst --seeds $(SEEDS) --workers 2 $(ARGS)
+
+coverage: export COVERAGE_FILE := build/coverage
+coverage: $(PROJECT) ## Show which lines the histories of 'make dst' reach; SEEDS=50 of each kind do.
+	mkdir -p build && rm -f $(COVERAGE_FILE)
+	for kind in journal outbox publish snapshot pair; do \
+		$(BIN)/coverage run --append --source=ha_engine -m tests.dst --kind $$kind --seeds $(SEEDS); \
+	done
+	$(BIN)/coverage report --skip-empty --fail-under=85 --include='ha_engine/journal/*,ha_engine/outbox/*,ha_engine/publish/*.py,ha_engine/snapshot/*,ha_engine/node/driver.py,ha_engine/core/*,ha_engine/sync/*' --omit='ha_engine/publish/sinks/*'
 
 diagram: $(PROJECT) ## Draw docs/diagrams.
 	$(BIN)/python -m tests.docs.diagram

@@ -17,7 +17,7 @@ RARE = {
     "a sink loses commits": 20,
     "the new code makes a batch that the outbox has from the old code": 245,
     "the query process of the old code waits for a mark at a change": 3297,
-    "the old code polls for a mark while Spark stops it": 263,
+    "the old code polls for a mark while Spark stops it": 294,
     "a change and its withdrawal reach a running node at once": 152,
 }
 """Seeds with rare events."""

@@ -24,6 +24,7 @@ from tests.faults.matrix.disks import MIN_FREE_BYTES, Disk
 TTL_SECONDS = 2.0
 HTTP_PORT, SYNC_PORT = 8080, 9893
 REFUSAL_SECONDS = 60.0
+PATIENCE = 5
 KILLED = "code=-9"
 """The supervisor logs it when a SIGKILL has ended the node process."""
 
@@ -145,11 +146,24 @@ class SparkNode(HostedNode):
     signs = NodeUnderTest.signs
 
 
-def holds(condition: Callable[[], object], within: float, every: float = 0.1) -> bool:
-    """Return whether the condition becomes true in ``within`` seconds, on a slow host too."""
-    until = time.monotonic() + within
+def holds(
+    condition: Callable[[], object],
+    within: float,
+    every: float = 0.1,
+    progress: Callable[[], object] = lambda: None,
+) -> bool:
+    """Return whether the condition becomes true, on a slow host too.
+
+    The limit is ``within`` seconds after the last change of ``progress``, and PATIENCE times as
+    much in all.
+    """
+    began = changed_at = time.monotonic()
+    reached = progress()
     while not condition():
-        if time.monotonic() > until:
+        now, former, reached = time.monotonic(), reached, progress()
+        if reached != former:
+            changed_at = now
+        if now > min(changed_at, began + (PATIENCE - 1) * within) + within:
             return False
         time.sleep(every)
     return True

@@ -57,6 +57,12 @@ def test_retry_sends_the_query_to_the_node(url: str, node: FailedNode) -> None:
     assert node.asked == [("retry", "delays")]
 
 
+def test_name_of_a_query_cannot_reach_another_path(url: str, node: FailedNode) -> None:
+    refused = RUNNER.invoke(query_app, ["retry", "../pause?", "--url", url])
+    assert refused.exit_code != 0
+    assert node.asked == []
+
+
 def test_skip_sends_the_name_of_the_operator(url: str, node: FailedNode) -> None:
     done = RUNNER.invoke(query_app, ["skip", "delays", "--by", "alice", "--url", url])
     assert done.exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from decimal import Decimal
 from pathlib import Path
@@ -189,3 +190,12 @@ def test_file_of_an_earlier_version_is_readable(tmp_path: Path) -> None:
 def test_full_disk_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DiskFailed, match="missing"):
         write_batch_file(tmp_path / "missing" / "1.arrow", table_of([]), query="q", number=1)
+
+
+def test_no_other_user_can_read_a_batch(tmp_path: Path) -> None:
+    former = os.umask(0o022)
+    try:
+        written = write_batch_file(tmp_path / "1.arrow", pa.table({"n": [1]}), query="q", number=1)
+    finally:
+        os.umask(former)
+    assert written.path.stat().st_mode & 0o777 == 0o600

@@ -11,6 +11,7 @@ running node.
 ``ports``         checks whether the node can listen on its addresses.
 ``certificates``  checks the certificates of the config.
 ``database``      checks the database server, its schema and the rights of the role.
+``sinks``         checks whether the sinks may write their tables and ledgers.
 ``pooler``        checks what reaches the database through a connection pooler.
 ``clock``         checks the clock of this host.
 ``stored``        checks the files of the journal and the outbox.

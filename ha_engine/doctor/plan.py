@@ -9,7 +9,7 @@ from pathlib import Path
 from ha_engine.config import Config
 from ha_engine.config.ingest import DEFAULT_LISTEN
 from ha_engine.config.load import load_config
-from ha_engine.doctor import clock, database, disk, peers, pooler, ports, stored, tools
+from ha_engine.doctor import clock, database, disk, peers, pooler, ports, sinks, stored, tools
 from ha_engine.doctor.certificates import certificate
 from ha_engine.doctor.check import Check
 from ha_engine.doctor.finding import Finding, failed, ok
@@ -97,6 +97,7 @@ def _on_the_database(config: Config) -> Iterator[Check]:
     }
     for name, run in runs.items():
         yield _check(name, partial(run, config), "database")
+    yield _check("sinks", lambda: sinks.writable(config), "application", "database")
 
 
 def _between_nodes(config: Config) -> Iterator[Check]:

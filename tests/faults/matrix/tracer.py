@@ -55,10 +55,11 @@ def until_it_dies(
     what: str = "node",
     paths: tuple[str, ...] = (),
     begin: Callable[[], object] = lambda: None,
+    within: float = TAKEOVER_SECONDS,
 ) -> None:
     """Inject ``fault``, then call ``begin``, and wait for the death of the process ``what``."""
     before = node.pid_of(what)
     with injected(node, fault, what=what, paths=paths):
         begin()
-        died = holds(lambda: node.pid_of(what) != before, TAKEOVER_SECONDS)
+        died = holds(lambda: node.pid_of(what) != before, within)
         assert died, f"the {what} process of {node.name} survived {fault}"

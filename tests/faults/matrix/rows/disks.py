@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from functools import partial
 
+from ha_engine.system.stuck_watch import STUCK_SECONDS
 from tests.faults.matrix.disks import MIN_FREE_BYTES
 from tests.faults.matrix.hosts import TTL_SECONDS, HostedNode, holds
 from tests.faults.matrix.needs import DATABASE_DISK, DISKS, PART_NAMES, PARTS
@@ -28,6 +29,7 @@ FULL_SECONDS = 5.0
 FAILED_WRITE = "writev:error=ENOSPC"
 FAILED_SYNC = "fsync,fdatasync:error=EIO"
 SLOW_SYNC = "fsync,fdatasync:delay_enter=200ms"
+HUNG_SYNC = "fsync,fdatasync:delay_enter=3600s"
 
 
 @row(CRASH_SECONDS)
@@ -39,6 +41,17 @@ def fsync_fails_on_active(scene: Scene) -> None:
 @row(SYNC_SECONDS)
 def fsync_fails_on_passive(scene: Scene) -> None:
     until_it_dies(scene.passive, FAILED_SYNC)
+
+
+@row(STUCK_SECONDS + CRASH_SECONDS)
+def disk_of_active_hangs(scene: Scene) -> None:
+    """The node process must end by itself, so that the other node can take over."""
+    until_it_dies(scene.active, HUNG_SYNC, within=2 * STUCK_SECONDS)
+
+
+@row(SYNC_SECONDS)
+def disk_of_passive_hangs(scene: Scene) -> None:
+    until_it_dies(scene.passive, HUNG_SYNC, within=2 * STUCK_SECONDS)
 
 
 @row(CRASH_SECONDS)

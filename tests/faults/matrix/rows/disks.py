@@ -43,7 +43,7 @@ def fsync_fails_on_passive(scene: Scene) -> None:
     until_it_dies(scene.passive, FAILED_SYNC)
 
 
-@row(STUCK_SECONDS + CRASH_SECONDS)
+@row(STUCK_SECONDS + HOST_SECONDS)
 def disk_of_active_hangs(scene: Scene) -> None:
     """The node process must end by itself, so that the other node can take over."""
     until_it_dies(scene.active, HUNG_SYNC, within=2 * STUCK_SECONDS)

@@ -30,7 +30,7 @@ from ha_engine.receive.columns import (
 from ha_engine.receive.diagnose import first_bad, of_not_null, shown, unknown
 
 BARE_ELEMENTS_MAX = 1_000_000
-"""The most nulls or structs in the lists of one column of a batch. Such a list element may take no
+"""The most nulls or structs in the lists of one column of a body. Such a list element may take no
 byte in the body, but it takes memory."""
 
 
@@ -69,6 +69,7 @@ class ArrowReader:
         source = pa.BufferReader(body)
         schema = pa.ipc.read_schema(source)
         self._check_schema(schema)
+        bare = dict.fromkeys(schema.names, 0)
         while (message := _next_message(source)) is not None:
             if _is_compressed(message):
                 raise InvalidEvents(
@@ -77,7 +78,9 @@ class ArrowReader:
                 )
             batch = pa.ipc.read_record_batch(message, schema)
             batch.validate(full=True)
-            if any(_bare_elements(column) > BARE_ELEMENTS_MAX for column in batch.columns):
+            for name, column in zip(schema.names, batch.columns, strict=True):
+                bare[name] += _bare_elements(column)
+            if max(bare.values(), default=0) > BARE_ELEMENTS_MAX:
                 raise InvalidEvents(f"a list has more than {BARE_ELEMENTS_MAX} elements")
             yield batch
         if source.tell() != len(body):

@@ -211,6 +211,13 @@ def test_a_list_of_elements_without_bytes_is_refused(element: pa.DataType) -> No
     assert "more than 1000000 elements" in refused(batch_of(places=bomb)).reason
 
 
+def test_elements_without_bytes_count_over_all_batches_of_a_body() -> None:
+    bare = pa.Array.from_buffers(pa.null(), 400_000, [None])
+    places = pa.ListArray.from_arrays(pa.array([0, 400_000], pa.int32()), bare)
+    body = body_of(*[batch_of(places=places)] * 3)
+    assert "more than 1000000 elements" in refused(body).reason
+
+
 def test_damaged_body_is_refused_and_does_no_harm() -> None:
     places = pa.array([None, [None, {"x": 1, "raw": b"hi"}]], SCHEMA.field("places").type)
     good = body_of(

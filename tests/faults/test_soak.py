@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.faults.soak import draw, growing, write_csv
+from tests.faults.soak import bytes_of, draw, growing, write_csv
 
 FLAT = [(10.0 * n, 100.0 + n % 7) for n in range(300)]
 PEAKS = [(at, value * (5 if n % 12 == 0 else 1)) for n, (at, value) in enumerate(FLAT)]
@@ -32,3 +32,10 @@ def test_figures_are_written_and_drawn(tmp_path: Path) -> None:
     assert len((tmp_path / "soak.csv").read_text().splitlines()) == 2 * len(FLAT) + 1
     drawn = ElementTree.parse(tmp_path / "soak.svg").getroot()
     assert len(drawn.findall("{http://www.w3.org/2000/svg}polyline")) == 2
+
+
+def test_directory_that_the_node_deletes_meanwhile_has_no_bytes(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_bytes(b"123")
+    assert bytes_of(tmp_path) == 3
+    assert bytes_of(tmp_path / "gone") == 0

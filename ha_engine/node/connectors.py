@@ -11,8 +11,6 @@ from pydantic import BaseModel
 from ha_engine.config import Config
 from ha_engine.config.load import dereferenced
 from ha_engine.errors import ConfigError
-from ha_engine.formats.csv_rows import CsvColumn
-from ha_engine.formats.messages import MessageOptions, open_format
 from ha_engine.node.database import database_engine
 from ha_engine.plugins import SinkPlace, SourcePlace, SourcePlugin, sink_kind, source_kind
 from ha_engine.plugins.options import options_of
@@ -35,7 +33,6 @@ from ha_engine.query.application import (
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.intake import Intake
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
-from ha_engine.receive.pull.messages import MessageDecoder
 from ha_engine.receive.pull.puller import Puller
 from ha_engine.receive.receivers import Receivers
 
@@ -108,8 +105,7 @@ def _puller(
 ) -> Puller:
     letters = SourceDeadLetters(config.node.data_dir, stream.name, spec.name)
     make = _maker(config, stream, spec, base)
-    messages = message_decoder(stream, spec, base, intake.rows_max)
-    return Puller(stream.name, spec.name, spec.type, make, intake, letters, messages=messages)
+    return Puller(stream.name, spec.name, spec.type, make, intake, letters)
 
 
 def _maker(
@@ -118,25 +114,6 @@ def _maker(
     kind, options = source_kind(spec.type), source_options(stream, spec, base)
     place = SourcePlace(config.group, stream.name, spec.name, stream.arrow_schema)
     return lambda: kind(options, place)
-
-
-def message_decoder(
-    stream: StreamSpec, spec: SourceSpec, base: Path, rows_max: int
-) -> MessageDecoder | None:
-    """The decoder of the source's messages, or None if the source decodes its rows itself. Raises
-    ConfigError."""
-    if spec.messages is None:
-        return None
-    where = f"stream {stream.name}: source {spec.name}"
-    options = options_of(where, MessageOptions, spec.messages, base)
-    assert isinstance(options, MessageOptions)
-    schema = stream.arrow_schema
-    columns = [CsvColumn(one.name, str(one.type), one.nullable) for one in schema]
-    try:
-        form = open_format(options.format, columns, base)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    return MessageDecoder(schema, rows_max, form, options.columns)
 
 
 def source_options(stream: StreamSpec, spec: SourceSpec, base: Path) -> BaseModel:

@@ -9,11 +9,11 @@ plug-in must pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import pyarrow as pa
 from pydantic import BaseModel
@@ -122,38 +122,19 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
-    """Messages that the engine decodes by the key ``format`` of the application file.
-
-    A message without a value is None. ``attribute(name)`` returns the values of an attribute of the
-    source's ``attributes``, one for each message. The engine asks only for the attributes that the
-    application file maps to columns.
-    """
-
-    values: Sequence[bytes | None]
-    attribute: Callable[[str], Sequence[Any]]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-
-Rows: TypeAlias = Sequence[bytes] | pa.RecordBatch | Messages
-
-
-@dataclass(frozen=True, slots=True)
 class SourceBatch:
     """The result of one read of a source. The next read continues after ``offset``.
 
-    ``rows`` are JSON objects without line breaks, an Arrow record batch whose columns are matched
-    by name, or messages in the format of the application file. The engine checks rows of a source
-    like rows of an HTTP request. If the stream refuses row or message n, it becomes a dead letter
-    with the place ``place(n)``. ``dead_letters`` are inputs that the source could not turn into
-    rows. ``offset`` is a text in the source's own format, of at most ``OFFSET_BYTES_MAX`` bytes.
-    ``backlog`` is the number of bytes that are known to wait after ``offset``.
+    ``rows`` are JSON objects without line breaks, or an Arrow record batch whose columns are
+    matched by name. The engine checks rows of a source like rows of an HTTP request. If the stream
+    refuses row n, the row becomes a dead letter with the place ``place(n)``. ``dead_letters`` are
+    inputs that the source could not turn into rows. ``offset`` is a text in the source's own
+    format, of at most ``OFFSET_BYTES_MAX`` bytes. ``backlog`` is the number of bytes that are known
+    to wait after ``offset``.
     """
 
     offset: str
-    rows: Rows = ()
+    rows: Sequence[bytes] | pa.RecordBatch = ()
     dead_letters: Sequence[DeadLetter] = ()
     place: Callable[[int], str] = "row {}".format
     backlog: int | None = None
@@ -178,11 +159,6 @@ class SourcePlugin(Protocol):
     that were not journalled, in the same order. If a source cannot repeat rows, its ``guarantee``
     must say so. A ``read`` that follows a batch without an ``open`` in between means that the batch
     is committed.
-
-    A source whose rows are ``Messages`` has an ``attributes``, a mapping from the name of each
-    attribute of a message to its Arrow type. The application file then has the keys ``format`` and
-    ``columns`` for the source, which are no part of ``Options``. A source with the attribute
-    ``headers`` is asked for ``header.NAME``.
 
     Raise SourceUnavailable for a temporary failure, and SourceRefused for a failure that only a
     person can repair. The engine opens the source again after both errors, but later after
@@ -221,14 +197,6 @@ class SourcePlugin(Protocol):
 
 
 # -- finding ---------------------------------------------------------------------------------------
-
-
-HEADERS, HEADER = "headers", "header."
-
-
-def attributes_of(kind: type[SourcePlugin]) -> Mapping[str, pa.DataType] | None:
-    """The attributes of the messages of a source, or None if the source decodes its rows itself."""
-    return getattr(kind, "attributes", None)
 
 
 def sink_kind(name: str) -> type[SinkPlugin]:

@@ -57,21 +57,17 @@ class Watermark:
 class SourceSpec:
     """A source from which the active pulls rows.
 
-    ``options`` are as in the application file, where a value may refer to a secret. ``messages``
-    are the keys that say how the engine decodes the source's messages, or None if the source
-    decodes its rows itself.
+    ``options`` are as in the application file, where a value may refer to a secret.
     """
 
     name: str
     type: str
     guarantee: str
     options: MappingProxyType[str, Any] = field(repr=False)
-    messages: MappingProxyType[str, Any] | None = field(default=None, repr=False)
 
     @property
     def digest(self) -> str:
-        options = [self.options] if self.messages is None else [self.options, self.messages]
-        return _digest(self.type, self.name, *map(_options_text, options))
+        return _digest(self.type, self.name, _options_text(self.options))
 
 
 @dataclass(frozen=True, slots=True)

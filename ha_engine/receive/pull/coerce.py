@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ha_engine.plugins import OFFSET_BYTES_MAX, DeadLetter, Messages, SourceBatch
-from ha_engine.plugins.interface import Rows
+from ha_engine.plugins import OFFSET_BYTES_MAX, DeadLetter, SourceBatch
 
 
 def coerced(read: Any, rows_max: int) -> SourceBatch | None:
@@ -20,23 +19,12 @@ def coerced(read: Any, rows_max: int) -> SourceBatch | None:
         raise TypeError("the plug-in returned no batch with an offset")
     if len(read.offset.encode()) > OFFSET_BYTES_MAX:
         raise ValueError(f"the offset has more than {OFFSET_BYTES_MAX} bytes")
-    rows = _rows(read.rows)
+    rows = read.rows if isinstance(read.rows, pa.RecordBatch) else tuple(map(_row, read.rows))
     if len(rows) > rows_max:
         raise ValueError(f"the plug-in returned {len(rows)} rows, the limit is {rows_max}")
     letters = tuple(map(_letter, read.dead_letters))
     backlog = None if read.backlog is None else int(read.backlog)
     return SourceBatch(read.offset, rows, letters, read.place, backlog)
-
-
-def _rows(rows: Any) -> Rows:
-    match rows:
-        case pa.RecordBatch():
-            return rows
-        case Messages():
-            values = tuple(None if value is None else _row(value) for value in rows.values)
-            return Messages(values, rows.attribute)
-        case _:
-            return tuple(map(_row, rows))
 
 
 def _row(row: Any) -> bytes:

@@ -26,14 +26,12 @@ from ha_engine.errors import (
     SourceRefused,
     SourceUnavailable,
 )
-from ha_engine.plugins import DeadLetter, Messages, SourceBatch, SourcePlugin
+from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlugin
 from ha_engine.receive.intake import DecodedRequest, Intake
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.pull.calls import LATE_SECONDS, Calls
 from ha_engine.receive.pull.coerce import coerced
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
-from ha_engine.receive.pull.messages import MessageDecoder
-from ha_engine.receive.pull.validate import Validated
 
 log = structlog.get_logger(__name__)
 
@@ -96,11 +94,7 @@ class Timing:
 
 
 class Puller:
-    """Reads one source.
-
-    ``make`` creates the plug-in's instance, and may raise any exception. ``messages`` decodes the
-    messages of a source whose class has attributes.
-    """
+    """Reads one source. ``make`` creates the plug-in's instance, and may raise any exception."""
 
     def __init__(
         self,
@@ -111,11 +105,10 @@ class Puller:
         intake: Intake,
         dead_letters: SourceDeadLetters,
         timing: Timing | None = None,
-        messages: MessageDecoder | None = None,
     ) -> None:
         self.stream, self.source, self._kind = stream, source, kind
         self._make, self._intake, self._dead_letters = make, intake, dead_letters
-        self._timing, self._messages = timing or Timing(), messages
+        self._timing = timing or Timing()
         whose = f"source {source} of stream {stream}, of type {kind},"
         self._calls = Calls(whose, self._late, self._timing.late_after)
         self._whose = whose
@@ -225,10 +218,9 @@ class Puller:
     async def _store(self, batch: SourceBatch) -> None:
         """Store the dead letters before the events, so that a journalled offset never skips an
         unstored row."""
-        validated = await self._calls.call("validation", lambda: self._validated(batch))
-        if isinstance(validated, PayloadTooLarge):
-            await self._store_less(batch, validated)
-            return
+        validated = await self._calls.call(
+            "validation", lambda: self._intake.validate(self.stream, batch)
+        )
         letters = [*batch.dead_letters, *validated.dead_letters]
         if letters:
             await self._put_aside(self._known.batches + 1, letters)
@@ -238,17 +230,6 @@ class Puller:
             self._after = batch.offset
         except PayloadTooLarge as error:
             await self._store_less(batch, error)
-
-    def _validated(self, batch: SourceBatch) -> Validated | PayloadTooLarge:
-        """Separate the events of ``batch`` from its dead letters, or say that it has too many."""
-        if not isinstance(batch.rows, Messages):
-            return self._intake.validate(self.stream, batch)
-        if self._messages is None:
-            raise TypeError("the plug-in returned messages, and its class has no attributes")
-        try:
-            return self._messages.validate(batch, batch.rows)
-        except PayloadTooLarge as error:
-            return error
 
     async def _store_less(self, batch: SourceBatch, too_large: PayloadTooLarge) -> None:
         """Make the next read smaller after a too large batch, or make a dead letter of a single too

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from ha_engine.errors import InvalidEvents
-from ha_engine.plugins import DeadLetter, Messages, SourceBatch
+from ha_engine.plugins import DeadLetter, SourceBatch
 from ha_engine.receive.decode import Decoder, Format
 
 _BLANK = b" \t\r"
@@ -32,28 +32,12 @@ class Validated(NamedTuple):
 def validate(decoder: Decoder, batch: SourceBatch) -> Validated:
     """Validate one batch. Raises InvalidEvents when the columns of a record batch do not fit the
     stream."""
-    match batch.rows:
-        case pa.RecordBatch():
-            return _validate_arrow(decoder, batch.rows, batch)
-        case Messages():
-            raise TypeError("a MessageDecoder validates messages")
-        case rows:
-            return _validate_lines(decoder, rows, batch)
+    if isinstance(batch.rows, pa.RecordBatch):
+        return _validate_arrow(decoder, batch.rows, batch)
+    return _validate_lines(decoder, batch.rows, batch)
 
 
 def _validate_lines(decoder: Decoder, rows: Sequence[bytes], batch: SourceBatch) -> Validated:
-    parts, refused = parsed_lines(decoder, rows)
-    letters = [
-        DeadLetter(str(batch.place(number)), refused[number], rows[number])
-        for number in sorted(refused)
-    ]
-    return Validated(joined(parts, decoder.schema), tuple(letters))
-
-
-def parsed_lines(
-    decoder: Decoder, rows: Sequence[bytes]
-) -> tuple[list[pa.RecordBatch], dict[int, str]]:
-    """Parse JSON objects; return the good rows in pieces, and each bad row with the reason."""
     lines, numbers, refused = list[bytes](), list[int](), dict[int, str]()
     for number, row in enumerate(rows):
         line = row.strip(_BLANK)
@@ -68,7 +52,11 @@ def parsed_lines(
 
     parts, bad = _parted(len(lines), parse)
     refused |= {numbers[at]: reason for at, reason in bad.items()}
-    return parts, refused
+    letters = [
+        DeadLetter(str(batch.place(number)), refused[number], rows[number])
+        for number in sorted(refused)
+    ]
+    return Validated(_joined(parts, decoder.schema), tuple(letters))
 
 
 def _validate_arrow(decoder: Decoder, rows: pa.RecordBatch, batch: SourceBatch) -> Validated:
@@ -85,7 +73,7 @@ def _validate_arrow(decoder: Decoder, rows: pa.RecordBatch, batch: SourceBatch) 
         )
         for number, reason in sorted(bad.items())
     ]
-    return Validated(joined(parts, decoder.schema), tuple(letters))
+    return Validated(_joined(parts, decoder.schema), tuple(letters))
 
 
 def _parted(count: int, parse: Parse) -> tuple[list[pa.RecordBatch], dict[int, str]]:
@@ -113,6 +101,5 @@ def _parted(count: int, parse: Parse) -> tuple[list[pa.RecordBatch], dict[int, s
     return parts, bad
 
 
-def joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """All rows of ``parts``, which have ``schema``, in one batch."""
+def _joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)

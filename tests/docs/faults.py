@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from statistics import median
 
-from tests.faults.matrix.report import REMOVED, SECOND_LINES, Run, runs_in
+from tests.faults.matrix.report import REMOVED, SECOND_LINES, Run, runs_in, spread
 from tests.faults.matrix.rows import ROWS
 from tests.faults.matrix.scene import Row
 
@@ -73,19 +72,11 @@ def _cells(row: Row, found: list[Run]) -> Iterator[str]:
     for tier in TIERS:
         these = [run for run in found if run.row == row.name and run.tier == tier]
         yield str(len(these) or "")
-        acks = _spread(run.acks for run in these)
+        acks = spread(run.acks for run in these)
         yield f"**{acks}**" if any(run.acks > row.acks for run in these) else acks
         # No batch came to the sink after the fault, before the run ended.
-        yield _spread(run.output for run in these if run.output)
-        yield _spread(run.whole for run in these if run.whole is not None)
-
-
-def _spread(seconds: Iterable[float]) -> str:
-    """Return the median and, of more than one, the longest."""
-    values = sorted(seconds)
-    if len(values) < 2:
-        return "".join(f"{one:.2f}" for one in values)
-    return f"{median(values):.2f}, {values[-1]:.2f}"
+        yield spread(run.output for run in these if run.output)
+        yield spread(run.whole for run in these if run.whole is not None)
 
 
 def _module_of(row: Row) -> str:

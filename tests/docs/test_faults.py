@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.docs.faults import PAGE, RUNS, written
 from tests.faults.matrix.report import runs_in
+from tests.faults.matrix.rows import ROWS
 
 
 def test_tables_of_faults_agree_with_the_runs() -> None:
@@ -13,3 +14,7 @@ def test_tables_of_faults_agree_with_the_runs() -> None:
 
 def test_no_run_of_the_tables_broke_a_promise() -> None:
     assert [run for run in runs_in(RUNS) if run.wrong] == []
+
+
+def test_each_row_of_the_matrix_has_a_run() -> None:
+    assert ROWS.keys() - {run.row for run in runs_in(RUNS)} == set()

@@ -110,15 +110,19 @@ def table(found: list[Run]) -> Table:
             shown.add_row(
                 row.name,
                 *map(str, (len(ended), len(ended) - failed, failed)),
-                _spread([run.acks for run in ended]),
+                spread(run.acks for run in ended),
                 f"{row.acks:.1f}",
                 str(late),
-                _spread([run.output for run in ended]),
-                _spread([run.whole for run in ended if run.whole is not None]),
+                spread(run.output for run in ended),
+                spread(run.whole for run in ended if run.whole is not None),
                 "needed" if row.operator else "",
             )
     return shown
 
 
-def _spread(seconds: list[float]) -> str:
-    return f"{median(seconds):.2f} / {max(seconds):.2f}" if seconds else "never"
+def spread(seconds: Iterable[float]) -> str:
+    """Return the median and, of more than one, the longest."""
+    values = sorted(seconds)
+    if len(values) < 2:
+        return "".join(f"{one:.2f}" for one in values)
+    return f"{median(values):.2f}, {values[-1]:.2f}"

@@ -273,14 +273,14 @@ class QueryFailed:
     """A query ended with an error in batch ``number``, or before any batch if ``number`` is 0.
 
     ``by_host`` is True if the host caused the failure, for instance by slowness, and the batch did
-    not (RULES.md#i15). ``lineage`` is as in MarkWanted, and None if the query was not started.
+    not (RULES.md#i15). ``lineage`` is as in MarkWanted.
     """
 
     query: str
     number: int
     reason: str
+    lineage: str
     by_host: bool = False
-    lineage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class QueryRefused:
 
     query: str
     reason: str
-    lineage: str | None = None
+    lineage: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,8 @@ class QueryControl:
             yield do.AnswerMark(mark, self._lineage(mark.query))
 
     def _is_present(self, query: str, lineage: str | None) -> bool:
-        """Whether ``lineage`` is that of the present version. None is what the node itself has
-        found out about it."""
+        """Whether ``lineage`` is that of the present version. None is that of a batch from a
+        snapshot, which is only restored for the present version."""
         return lineage is None or lineage == self._lineage(query)
 
     def _lineage(self, query: str) -> str:

@@ -263,7 +263,7 @@ class LocalService(rpc.LocalServicer):
     def _on_failed(self, query: str, failed: pb.QueryFailed, lineage: str) -> None:
         number, reason = failed.number, failed.reason
         log.warning("query failed", query=query, batch=number, reason=reason)
-        self._steps.handle(on.QueryFailed(query, number, reason, failed.by_host, lineage))
+        self._steps.handle(on.QueryFailed(query, number, reason, lineage, failed.by_host))
 
     async def _prepare(self, request: pb.ReportQueryRequest) -> str:
         """The reason why the query must not start, or an empty string. An unavailable sink does not

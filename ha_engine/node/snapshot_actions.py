@@ -83,7 +83,7 @@ class SnapshotActions:
             restored = await self.snapshots.bring_state(run, history)
         except (DatabaseUnreachable, DatabaseNotReady) as error:
             reason = f"its checkpoint is lost, and no snapshot can be read: {error}"
-            self.handle(on.QueryFailed(run.query, 0, reason, by_host=True, lineage=run.lineage))
+            self.handle(on.QueryFailed(run.query, 0, reason, run.lineage, by_host=True))
             return False
         except SnapshotDamaged as error:
             log.error("no snapshot has the query's state", query=run.query, reason=str(error))

@@ -197,7 +197,8 @@ class SparkWorld:
             return
         del self.spark.running[query]
         begun = running.checkpoint.begun
-        self.feed(on.QueryFailed(query, begun.number if begun else 0, reason, by_host))
+        number = begun.number if begun else 0
+        self.feed(on.QueryFailed(query, number, reason, running.lineage, by_host))
         self.settle()
 
     # -- sinks -------------------------------------------------------------------------------------

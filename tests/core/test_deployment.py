@@ -101,14 +101,14 @@ def test_batch_of_the_old_code_that_poisons_the_new_code_can_be_skipped() -> Non
     )
     deployment.restore_admitted("q", 1, rows=1, size=100)
     while deployment.lives["q"].state is not QueryState.FAILED:
-        deployment.failed(0.0, on.QueryFailed("q", 1, "poisoned"))
+        deployment.failed(0.0, on.QueryFailed("q", 1, "poisoned", "journal:1"))
     assert deployment.skip(on.SkipAsked("q", "operator")) == Skip("q", 1, "operator", "poisoned")
 
 
 def test_query_that_failed_before_any_batch_is_revived_by_a_skip() -> None:
     deployment = deployed(("a", False), ("b", True))
     while deployment.lives["q"].state is not QueryState.FAILED:
-        deployment.failed(0.0, on.QueryFailed("q", 0, "refused"))
+        deployment.failed(0.0, on.QueryFailed("q", 0, "refused", "journal:1"))
     assert deployment.skip(on.SkipAsked("q", "operator")) is None
     assert deployment.lives["q"].state is QueryState.WAITING
 

@@ -65,7 +65,7 @@ def test_failure_or_refusal_of_the_former_version_does_not_stop_the_present_one(
     control: QueryControl,
 ) -> None:
     life = control.deployment.lives["q"]
-    assert control.handle(0.1, on.QueryFailed("q", 1, "a cast", False, FORMER)) is None
+    assert control.handle(0.1, on.QueryFailed("q", 1, "a cast", FORMER)) is None
     control.handle(0.1, on.QueryRefused("q", "no such column", FORMER))
     assert life.state is QueryState.RUNNING
     control.handle(0.1, on.QueryRefused("q", "no such column", PRESENT))

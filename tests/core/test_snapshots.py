@@ -114,8 +114,10 @@ def test_no_query_waits_for_another_at_the_barrier(world: World) -> None:
 
 def test_failed_query_is_named_and_prevents_the_snapshot(world: World) -> None:
     world.offer("flights", 10)
+    running = world.running("storms")
+    assert running is not None
     for _ in range(2):
-        world.feed(on.QueryFailed("storms", 1, "a cast"))
+        world.feed(on.QueryFailed("storms", 1, "a cast", running.lineage))
         world.settle()
     ask(world)
     assert world.archive.drafts == {}

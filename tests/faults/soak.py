@@ -163,6 +163,7 @@ def growing(series: Series) -> list[str]:
 # -- output ----------------------------------------------------------------------------------------
 
 WIDTH, PANEL, GAP, LEFT = 900, 60, 26, 12
+POINTS_MAX = 180
 
 
 def write_csv(series: Series, path: Path) -> None:
@@ -184,17 +185,26 @@ def draw(series: Series, path: Path) -> None:
 
 def _panel(name: str, points: Sequence[tuple[float, float]], top: int) -> list[str]:
     end, most = points[-1][0] or 1.0, max(value for _, value in points) or 1.0
+    last = points[-1][1]
+    points = _thinned(points)
     across, bottom = WIDTH - 2 * LEFT, top + PANEL
     corners = " ".join(
         f"{LEFT + across * at / end:.1f},{bottom - PANEL * value / most:.1f}"
         for at, value in points
     )
-    title = f"{name}: most {most:.1f}, last {points[-1][1]:.1f}, in {end / 3600:.2f} h"
+    title = f"{name}: most {most:.1f}, last {last:.1f}, in {end / 3600:.2f} h"
     return [
         svg.text(Point(LEFT, top - 6), title, anchor="start"),
         svg.line("axis", Point(LEFT, bottom), Point(WIDTH - LEFT, bottom)),
         f'<polyline fill="none" stroke="#4338ca" points="{corners}"/>',
     ]
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The greatest point of each POINTS_MAX-th part of the time, so that no peak is missing."""
+    step = max(1, -(-len(points) // POINTS_MAX))
+    parts = (points[at : at + step] for at in range(0, len(points), step))
+    return [max(part, key=lambda point: point[1]) for part in parts]
 
 
 def _table(series: Series) -> Table:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -14,13 +15,17 @@ import yaml
 from ha_engine.errors import ApplicationError, ConfigError, SinkUnavailable
 from ha_engine.node.connectors import plugin_options
 from ha_engine.outbox import Outbox
-from ha_engine.plugins import sink_kind
+from ha_engine.plugins import OutputBatch, SinkPlace, SinkPlugin, sink_kind
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.ledger import LedgerKey
+from ha_engine.postgres.ledger_store import LedgerStore
 from ha_engine.publish import Publisher, Sink, SinkState, SinkStatus
 from ha_engine.publish.delivery import Timing
+from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
 from ha_engine.publish.sinks.plugin import PluginSink
 from ha_engine.query.application import load_application
 from ha_engine.testing import SinkContract
-from tests.publish.batches import GROUP, QUERY, Granted, admit
+from tests.publish.batches import GROUP, QUERY, Granted, admit, batch_of, soon
 from tests.publish.plugin_sinks import plugin_sink
 from tests.waiting import async_wait_until
 
@@ -160,9 +165,13 @@ async def open_node(database_url: str, tmp_path: Path) -> AsyncIterator[Any]:
 @pytest.mark.parametrize(
     ("how", "state", "told"),
     [
-        ("raises", SinkState.REFUSED, "failed in deliver of batch 1: RuntimeError: out of luck"),
-        ("fences", SinkState.REFUSED, "failed in deliver of batch 1: Fenced: "),
-        ("hangs", SinkState.UNAVAILABLE, "did not finish deliver of batch 1 in time"),
+        (
+            "raises",
+            SinkState.REFUSED,
+            "failed in deliver of batch 1 in epoch 1: RuntimeError: out of luck",
+        ),
+        ("fences", SinkState.REFUSED, "failed in deliver of batch 1 in epoch 1: Fenced: "),
+        ("hangs", SinkState.UNAVAILABLE, "did not finish deliver of batch 1 in epoch 1 in time"),
     ],
 )
 async def test_broken_sink_is_named_and_the_others_continue(
@@ -197,6 +206,37 @@ async def test_sink_slower_than_the_call_timeout_delivers_each_batch_once(open_n
     node.admit(1)
     await async_wait_until(lambda: node.status("broken").published_through == 1, within=20)
     assert node.sinks[QUERY, "broken"]._plugin.delivered == [1]
+
+
+def test_late_delivery_of_an_earlier_epoch_stands_for_no_batch_of_the_next(
+    database_url: str, tmp_path: Path
+) -> None:
+    """After a forced failover, batch 5 may have other rows than the batch 5 that was given up."""
+    begun, let_go, delivered = threading.Event(), threading.Event(), list[int]()
+
+    class Slow:
+        def deliver(self, batch: OutputBatch) -> None:
+            begun.set()
+            let_go.wait(60)
+            delivered.append(batch.rows)
+
+        def close(self) -> None:
+            pass
+
+    place = SinkPlace("default", QUERY, "slow", lambda *_: None)
+    ledger = LedgerStore(open_engine(database_url), LedgerKey("default", QUERY, "slow"), None)
+    letters = SinkDeadLetters(tmp_path, QUERY, "slow")
+    sink = PluginSink("slow", place, lambda: cast(SinkPlugin, Slow()), ledger, letters)
+    (tmp_path / "given up").mkdir()
+    sink.claim(1, 4, GROUP, soon())
+    with pytest.raises(SinkUnavailable, match="did not finish deliver of batch 5"):
+        sink.publish(5, batch_of(tmp_path / "given up", pa.table({"n": [1]}), 5), 1, soon(0.5))
+    assert begun.is_set()
+    let_go.set()
+    assert sink.claim(3, 4, GROUP, soon()) == 4
+    sink.publish(5, batch_of(tmp_path, pa.table({"n": [1, 2]}), 5), 3, soon(60.0))
+    assert delivered == [1, 2]
+    sink.close()
 
 
 async def test_check_does_not_wait_for_a_hanging_sink(open_node: Any) -> None:

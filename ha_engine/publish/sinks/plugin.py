@@ -89,8 +89,10 @@ class PluginSink:
                 lambda: in_canonical_order(read_batch_file(batch.path)),
                 deadline.remaining_seconds,
             )
+            # After a forced failover batch n may have other rows, so a late delivery of an earlier
+            # epoch says nothing about it.
             self._guard.call(
-                f"deliver of batch {number}",
+                f"deliver of batch {number} in epoch {epoch}",
                 lambda: self._opened().deliver(output),
                 deadline.remaining_seconds,
             )

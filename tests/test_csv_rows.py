@@ -10,7 +10,8 @@ import pytest
 from ha_engine.client.sources import open_source
 from ha_engine.client.transport import RemoteColumn
 from ha_engine.errors import InvalidEvents
-from ha_engine.formats.csv_rows import BadRow, CsvColumn, CsvRows
+from ha_engine.formats.csv_rows import CsvColumn, CsvRows
+from ha_engine.formats.json_rows import BadRow
 
 HEADER = b"name,note,price,at,good,tags,more\n"
 COLUMNS = [

@@ -18,7 +18,8 @@ import pyarrow.parquet as parquet
 from ha_engine.client.payload import Payload, of_batch, of_lines
 from ha_engine.client.transport import RemoteColumn
 from ha_engine.errors import ConfigError, InvalidEvents
-from ha_engine.formats.csv_rows import BadRow, CsvColumn, CsvRows, whole_rows
+from ha_engine.formats.csv_rows import CsvColumn, CsvRows, whole_rows
+from ha_engine.formats.json_rows import BadRow
 from ha_engine.formats.lines import LINE_BYTES_MAX, lines_of
 
 FORMATS = {

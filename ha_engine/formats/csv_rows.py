@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii as _quoted  # json.dumps takes three times as long
 from typing import NamedTuple
 
+from ha_engine.formats.json_rows import BadRow
 from ha_engine.formats.lines import Line
 
 LINES_OF_A_ROW_MAX, ROW_BYTES_MAX = 1_000, 4 << 20
@@ -28,10 +29,6 @@ _NESTED = ("list", "large_list", "struct", "map")
 _BOM = b"\xef\xbb\xbf"
 
 ToJson = Callable[[str], str]
-
-
-class BadRow(Exception):
-    """Some lines of a CSV file are no valid row; the error's text says why."""
 
 
 class CsvColumn(NamedTuple):

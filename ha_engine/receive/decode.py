@@ -21,8 +21,7 @@ string is refused, because PostgreSQL cannot store it, and a sink would fail aft
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from itertools import accumulate
 from typing import NamedTuple
@@ -31,13 +30,12 @@ import pyarrow as pa
 import pyarrow.json as arrow_json
 
 from ha_engine.errors import ApplicationError, InvalidEvents, PayloadTooLarge, UnsupportedFormat
+from ha_engine.formats.json_rows import objects_of
 from ha_engine.receive.arrow import ArrowReader
 from ha_engine.receive.columns import ColumnReader, SchemaMismatch
 from ha_engine.receive.diagnose import first_bad, reason_for
 
 _BLANK = b" \t\r\n"
-_BLANKS = re.compile(r"[ \t\r\n]*")
-_SPLITTER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 _EMPTY = "the body is empty; send at least one event"
 _ONE_BLOCK = arrow_json.ReadOptions(use_threads=False, block_size=(1 << 31) - 1)
 
@@ -229,10 +227,12 @@ class Decoder:
             text = body.decode()
         except UnicodeDecodeError as error:
             raise InvalidEvents(f"byte {error.start} of the body is not UTF-8") from None
+        if not text.strip(" \t\r\n"):
+            raise InvalidEvents(_EMPTY)
         elements: list[str] = []
         try:
-            for element in _elements(text):
-                elements.append(element.translate(_ONE_LINE))
+            for element in objects_of(text):
+                elements.append(element)
                 if len(elements) > self._rows_max:
                     raise self._too_many()
         except json.JSONDecodeError as error:
@@ -258,9 +258,6 @@ class Decoder:
                     f"column {field.name!r} of type {field.type} cannot be read from JSON; "
                     "declare another type"
                 ) from mismatch
-
-
-_ONE_LINE = {ord("\n"): " ", ord("\r"): " "}
 
 
 def _options(readers: list[ColumnReader], unexpected: str) -> arrow_json.ParseOptions:
@@ -297,46 +294,3 @@ def _require_utf8(lines: bytes) -> None:
         lines.decode()
     except UnicodeDecodeError as error:
         raise InvalidEvents("not valid UTF-8", lines.count(b"\n", 0, error.start)) from None
-
-
-def _elements(text: str) -> Iterator[str]:
-    """Yield the text of each object of a JSON array, or of a single object. Raises
-    JSONDecodeError."""
-    at = _skip(text, 0)
-    if at == len(text):
-        raise InvalidEvents(_EMPTY)
-    if text.startswith("[", at):
-        end = yield from _elements_of_array(text, at)
-    else:
-        end = _end_of_object(text, at)
-        yield text[at:end]
-    if _skip(text, end) != len(text):
-        raise json.JSONDecodeError("Extra text", text, end)
-
-
-def _elements_of_array(text: str, at: int) -> Generator[str, None, int]:
-    """Yield the objects of the JSON array that starts at index ``at``, and return the index of its
-    end."""
-    at = _skip(text, at + 1)
-    if text.startswith("]", at):
-        return at + 1
-    while True:
-        end = _end_of_object(text, at)
-        yield text[at:end]
-        at = _skip(text, end)
-        if text.startswith("]", at):
-            return at + 1
-        if not text.startswith(",", at):
-            raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
-        at = _skip(text, at + 1)
-
-
-def _end_of_object(text: str, at: int) -> int:
-    if not text.startswith("{", at):
-        raise json.JSONDecodeError("Expecting an event, which is an object,", text, at)
-    return _SPLITTER.raw_decode(text, at)[1]
-
-
-def _skip(text: str, at: int) -> int:
-    found = _BLANKS.match(text, at)
-    return at if found is None else found.end()

@@ -20,7 +20,8 @@ from typing import BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ha_engine.errors import SourceRefused, SourceUnavailable
-from ha_engine.formats.csv_rows import BadRow, CsvColumn, CsvRows, whole_rows
+from ha_engine.formats.csv_rows import CsvColumn, CsvRows, whole_rows
+from ha_engine.formats.json_rows import BadRow
 from ha_engine.formats.lines import LINE_BYTES_MAX, Line, lines_of
 from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlace
 from ha_engine.receive.pull.listing import LOOK_EVERY_SECONDS, Listing

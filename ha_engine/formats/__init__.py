@@ -1,6 +1,15 @@
-"""Parsers of text files, which several packages share.
+"""Formats of files and messages, which several packages share.
 
-``lines``        reads the lines of a file with a limit on the memory of each line.
-``csv_rows``     turns lines of CSV into JSON objects of a stream's columns.
-``strict_yaml``  parses YAML that people write, and refuses a key that is written twice.
+``messages``         has the keys of an application file that describe messages, and the readers.
+``message_writers``  writes rows as the values of messages.
+``text_messages``    reads messages of JSON, NDJSON and CSV.
+``avro``             reads messages of Avro, and ``avro_schema`` compiles their schemas.
+``protobuf``         reads messages of Protobuf.
+``registry``         finds schemas in a schema registry.
+``arrow_types``      says which types of Arrow may be converted to which.
+``values``           writes values as JSON in one form.
+``json_rows``        splits JSON into its objects.
+``lines``            reads the lines of a file with a limit on the memory of each line.
+``csv_rows``         turns lines of CSV into JSON objects of a stream's columns.
+``strict_yaml``      parses YAML that people write, and refuses a key that is written twice.
 """

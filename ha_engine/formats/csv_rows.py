@@ -40,7 +40,7 @@ class CsvColumn(NamedTuple):
 
 
 class CsvRows:
-    """Converts the rows of one CSV file to JSON."""
+    """Converts the rows of one CSV file to JSON. ``names`` are the columns of its header."""
 
     def __init__(self, header: bytes, columns: Iterable[CsvColumn], delimiter: str = ",") -> None:
         """Read the file's header line. Raises BadRow."""
@@ -49,6 +49,7 @@ class CsvRows:
         if len(set(names)) < len(names):
             raise BadRow(f"the header names a column twice: {', '.join(names)}")
         known = {column.name: column for column in columns}
+        self.names = tuple(names)
         self._keys = [f"{_quoted(name)}:" for name in names]
         self._converters = [_converter(known.get(name)) for name in names]
 

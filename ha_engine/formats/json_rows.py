@@ -16,7 +16,14 @@ _ONE_LINE = {ord("\n"): " ", ord("\r"): " "}
 
 
 class BadRow(Exception):
-    """A part of a file or message that is no row. The text of the error says why."""
+    """A part of a file or message that is no row. The text of the error says why.
+
+    ``raw`` is that part, or empty if the part is the whole.
+    """
+
+    def __init__(self, reason: str, raw: bytes = b"") -> None:
+        super().__init__(reason)
+        self.raw = raw
 
 
 def objects_of(text: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from ha_engine.errors import SinkRefused
-from ha_engine.publish.sinks.json_lines import json_text
+from ha_engine.formats.values import json_text
 
 _ROW = "\0row"
 """Name of a column of our own. PostgreSQL forbids such a name, so no other column has it."""

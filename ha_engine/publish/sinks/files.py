@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from ha_engine.errors import SinkRefused, SinkUnavailable
+from ha_engine.formats.values import require_form
 from ha_engine.plugins import OutputBatch, SinkPlace
-from ha_engine.publish.sinks.json_lines import json_lines, require_form
+from ha_engine.publish.sinks.json_lines import json_lines
 from ha_engine.system.files import make_directory
 from ha_engine.system.fsync import fsync_directory, write_whole
 

@@ -11,11 +11,11 @@ from typing import IO, Protocol
 
 import pyarrow as pa
 
+from ha_engine.formats.values import require_form
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.outbox.outbox import OutboxBatch
 from ha_engine.publish.sink import Deadline, Remaining
 from ha_engine.publish.sinks.copy_text import copy_text
-from ha_engine.publish.sinks.json_lines import require_form
 
 
 class SinkStore(Protocol):

@@ -1,0 +1,104 @@
+"""Write values as JSON in one form, whether they come from a message or go to a sink.
+
+Times are in ISO 8601 and UTC, decimals are texts that no float has rounded, and bytes are in
+base64. The engine reads the same form of an event, so a sink's output can be another engine's
+input.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from ha_engine.errors import SinkRefused
+from ha_engine.formats.json_rows import BadRow
+
+
+def json_object(row: dict[str, Any]) -> bytes:
+    """Write ``row`` as a JSON object on one line. Raises BadRow for a value without a form in
+    JSON, such as NaN."""
+    try:
+        return _strict(row).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRow(f"the message has a value without a form in JSON: {error}") from None
+
+
+def json_text(value: Any) -> str:
+    """Write a value as JSON. NaN and the infinities, which JSON lacks, become texts as in Spark.
+
+    Raises TypeError for a value without a form in JSON.
+    """
+    try:
+        return _strict(value)
+    except ValueError:
+        return _strict(_named(value))
+
+
+def require_form(schema: pa.Schema) -> None:
+    """Raise SinkRefused for a column whose type has no form in JSON."""
+    for field in schema:
+        if not _has_form(field.type):
+            raise SinkRefused(
+                f"column {field.name} is {field.type}, which has no form in JSON; "
+                "cast it to string in the query"
+            )
+
+
+def _has_form(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_form(kind.value_type)
+    if pa.types.is_map(kind):
+        # JSON needs texts as keys, and Python's json converts only numbers and booleans to texts.
+        plain = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+        return any(of(kind.key_type) for of in plain) and _has_form(kind.item_type)
+    if pa.types.is_nested(kind):
+        return all(_has_form(kind.field(index).type) for index in range(kind.num_fields))
+    return not (pa.types.is_duration(kind) or pa.types.is_interval(kind))
+
+
+def _strict(value: Any) -> str:
+    """Write a value as strict JSON.
+
+    Raises ValueError for NaN and the infinities, and TypeError for a type without a form in JSON.
+    """
+    return json.dumps(
+        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_form
+    )
+
+
+def _form(value: Any) -> str:
+    match value:
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC).isoformat()
+        case date() | time():
+            return value.isoformat()
+        case Decimal():
+            return format(value, "f")
+        case UUID():
+            return str(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case _:
+            raise TypeError(f"{type(value).__name__} is not supported")
+
+
+def _named(value: Any) -> Any:
+    """Replace NaN and infinite numbers in ``value`` by texts."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {key: _named(part) for key, part in value.items()}
+        case list():
+            return [_named(part) for part in value]
+        case _:
+            return value

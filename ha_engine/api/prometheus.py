@@ -179,6 +179,14 @@ _SOURCE_COUNTERS = {
 }
 _SOURCE_GAUGES = {
     "source_state": ("state", "State of the source, as a stable code."),
+    "source_backlog_events": (
+        "backlog_events",
+        "Unread events of the source, if the source reports them; on the active only.",
+    ),
+    "source_backlog_seconds": (
+        "backlog_seconds",
+        "Age of the next unread event of the source, if the source reports it; on the active only.",
+    ),
     "source_backlog_bytes": (
         "backlog_bytes",
         "Unread bytes of the source, if the source reports them; on the active only.",

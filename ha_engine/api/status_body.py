@@ -150,8 +150,12 @@ class SourceBody(TypedDict):
     rows: int
     rejected: int
     batches: int
+    backlog_events: int | None
+    """Unread events of the source; null if the source does not report them."""
     backlog_bytes: int | None
     """Unread bytes of the source; null if the source does not report them."""
+    backlog_seconds: float | None
+    """Age of the next unread event; null if the source does not report it."""
     error: str | None
     since: float
     """Unix time of the last change of state."""

@@ -10,9 +10,20 @@ from pydantic import BaseModel
 
 from ha_engine.config import Config
 from ha_engine.config.load import dereferenced
-from ha_engine.errors import ConfigError
+from ha_engine.errors import ApplicationError, ConfigError
+from ha_engine.formats.csv_rows import CsvColumn
+from ha_engine.formats.message_writers import open_writer
+from ha_engine.formats.messages import VALUE, ArrowOptions, MessageOptions, open_reader
 from ha_engine.node.database import database_engine
-from ha_engine.plugins import SinkPlace, SourcePlace, SourcePlugin, sink_kind, source_kind
+from ha_engine.plugins import (
+    SinkPlace,
+    SourcePlace,
+    SourcePlugin,
+    attributes_of,
+    keeps_ledger,
+    sink_kind,
+    source_kind,
+)
 from ha_engine.plugins.options import options_of
 from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.ledger_store import LedgerStore
@@ -20,6 +31,7 @@ from ha_engine.postgres.sink_store import PostgresSinkStore
 from ha_engine.postgres.sink_table import Target
 from ha_engine.publish import Sink
 from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
+from ha_engine.publish.sinks.messages import MessageEncoder
 from ha_engine.publish.sinks.plugin import PluginSink
 from ha_engine.publish.sinks.postgres import PostgresSink
 from ha_engine.query.application import (
@@ -33,6 +45,7 @@ from ha_engine.query.application import (
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.intake import Intake
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
+from ha_engine.receive.pull.messages import MessageDecoder
 from ha_engine.receive.pull.puller import Puller
 from ha_engine.receive.receivers import Receivers
 
@@ -57,12 +70,41 @@ def _sink(config: Config, query: str, spec: SinkSpec, base: Path) -> Sink:
 
 def _plugin_sink(config: Config, query: str, spec: PluginSinkSpec, base: Path) -> Sink:
     kind, options = sink_kind(spec.type), plugin_options(query, spec, base)
+    encoder = message_encoder(query, spec, base)
     letters = SinkDeadLetters(config.node.data_dir, query, spec.name)
-    place = SinkPlace(config.group, query, spec.name, letters.put_aside)
+    mapped = frozenset() if encoder is None else encoder.attributes
+    place = SinkPlace(config.group, query, spec.name, letters.put_aside, mapped)
+    ledger = None if keeps_ledger(kind) else _ledger(config, query, spec)
+    return PluginSink(spec.type, place, lambda: kind(options, place), ledger, letters, encoder)
+
+
+def _ledger(config: Config, query: str, spec: PluginSinkSpec) -> LedgerStore:
     engine = database_engine(config, None, config.publish.timeout)
     key = LedgerKey(config.group, query, spec.name)
-    ledger = LedgerStore(engine, key, config.database.schema_name)
-    return PluginSink(spec.type, place, lambda: kind(options, place), ledger, letters)
+    return LedgerStore(engine, key, config.database.schema_name)
+
+
+def message_encoder(query: str, spec: PluginSinkSpec, base: Path) -> MessageEncoder | None:
+    """The encoder of the sink's messages, or None if the sink writes rows. Raises ConfigError."""
+    where = f"query {query}: sink {spec.name}"
+    options = _message_options(where, spec, base)
+    if options is None:
+        return None
+    try:
+        writer = open_writer(options.format, base)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return MessageEncoder(writer, options.columns, attributes_of(sink_kind(spec.type)) or {})
+
+
+def _message_options(
+    where: str, spec: PluginSinkSpec | SourceSpec, base: Path
+) -> MessageOptions | None:
+    if spec.messages is None:
+        return None
+    options = options_of(where, MessageOptions, spec.messages, base)
+    assert isinstance(options, MessageOptions)
+    return options
 
 
 def plugin_options(query: str, spec: PluginSinkSpec, base: Path) -> BaseModel:
@@ -104,16 +146,45 @@ def _puller(
     config: Config, stream: StreamSpec, spec: SourceSpec, base: Path, intake: Intake
 ) -> Puller:
     letters = SourceDeadLetters(config.node.data_dir, stream.name, spec.name)
-    make = _maker(config, stream, spec, base)
-    return Puller(stream.name, spec.name, spec.type, make, intake, letters)
+    make = source_maker(config.group, stream, spec, base)
+    messages = message_decoder(stream, spec, base, intake.rows_max)
+    return Puller(stream.name, spec.name, spec.type, make, intake, letters, messages=messages)
 
 
-def _maker(
-    config: Config, stream: StreamSpec, spec: SourceSpec, base: Path
+def source_maker(
+    group: str, stream: StreamSpec, spec: SourceSpec, base: Path
 ) -> Callable[[], SourcePlugin]:
+    """Return a function that makes an instance of the source's plug-in. Raises ConfigError."""
     kind, options = source_kind(spec.type), source_options(stream, spec, base)
-    place = SourcePlace(config.group, stream.name, spec.name, stream.arrow_schema)
+    messages = _message_options(f"stream {stream.name}: source {spec.name}", spec, base)
+    mapped = frozenset() if messages is None else frozenset(messages.columns.values()) - {VALUE}
+    place = SourcePlace(group, stream.name, spec.name, stream.arrow_schema, mapped)
     return lambda: kind(options, place)
+
+
+def message_decoder(
+    stream: StreamSpec, spec: SourceSpec, base: Path, rows_max: int
+) -> MessageDecoder | None:
+    """The decoder of the source's messages, or None if the source decodes its rows itself. Raises
+    ConfigError."""
+    where = f"stream {stream.name}: source {spec.name}"
+    options = _message_options(where, spec, base)
+    if options is None:
+        return None
+    schema, attributes = stream.arrow_schema, attributes_of(source_kind(spec.type)) or {}
+    columns = [
+        CsvColumn(one.name, str(one.type), one.nullable)
+        for one in schema
+        if one.name not in options.columns
+    ]
+    try:
+        reader = open_reader(options.format, columns, base)
+        is_arrow = isinstance(options.format, ArrowOptions)
+        return MessageDecoder(
+            schema, rows_max, reader, options.columns, attributes, is_arrow=is_arrow
+        )
+    except (ConfigError, ApplicationError) as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def source_options(stream: StreamSpec, spec: SourceSpec, base: Path) -> BaseModel:

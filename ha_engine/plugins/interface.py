@@ -9,11 +9,11 @@ plug-in must pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 from pydantic import BaseModel
@@ -28,13 +28,38 @@ OFFSET_BYTES_MAX = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages of a broker. The engine decodes and encodes their values by the key ``format`` of
+    the application file.
+
+    A message without a value is None. ``attributes`` has the values of each attribute that the
+    application file maps to a column, such as ``key`` or ``header.NAME``: one for each message, in
+    the Python form of the Arrow type that the plug-in's ``attributes`` declares, or None.
+    """
+
+    values: Sequence[bytes | None]
+    attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+# -- sinks -----------------------------------------------------------------------------------------
+
+
+def _no_messages() -> Messages:
+    raise TypeError("a sink of messages has the class attribute 'attributes'")
+
+
+@dataclass(frozen=True, slots=True)
 class OutputBatch:
     """The output of one batch of a query: complete, durable, and equal on every node.
 
     ``key`` is the same in each delivery of a batch, whichever node delivers it. A destination that
     remembers keys can ignore a repeated delivery. ``read()`` returns the rows, in the same order on
     every node. ``remaining_seconds()`` returns how long the delivery may still take; a renewal of
-    the lease can raise the value.
+    the lease can raise the value. ``messages()`` returns the rows as messages, in the same order,
+    for a sink with ``attributes``.
     """
 
     number: int
@@ -42,6 +67,7 @@ class OutputBatch:
     key: str
     read: Callable[[], pa.Table]
     remaining_seconds: Callable[[], float]
+    messages: Callable[[], Messages] = _no_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +75,15 @@ class SinkPlace:
     """The sink that an instance of a plug-in serves.
 
     ``put_aside(batch, reason, rows)`` durably stores dead letters: rows that the sink will never
-    take. After ``put_aside`` the sink continues with the next rows.
+    take. After ``put_aside`` the sink continues with the next rows. ``attributes`` are the
+    attributes of a message that the application file maps to columns.
     """
 
     group: str
     query: str
     sink: str
     put_aside: Callable[[OutputBatch, str, pa.Table], None]
+    attributes: frozenset[str] = frozenset()
 
 
 class SinkPlugin(Protocol):
@@ -66,6 +94,15 @@ class SinkPlugin(Protocol):
     active repeats the call. ``deliver`` must be idempotent, for example by a file name or a key, or
     ``guarantee`` must say that it is not. The engine does not call ``deliver`` for a batch without
     rows.
+
+    A sink of messages has the class attribute ``attributes``, a mapping from the name of each
+    attribute that a message may get to its Arrow type. The application file then has the keys
+    ``format`` and ``columns`` for the sink, which are no part of ``Options``. The columns that
+    ``columns`` maps to an attribute are not in the value of a message. The attribute ``headers``
+    stands for all names ``header.NAME``.
+
+    A sink may have a method ``check()``, which ``app check --connect`` calls. ``check`` connects to
+    the destination, and raises what ``deliver`` would raise. It changes nothing there.
 
     Raise SinkUnavailable for a temporary failure, and SinkRefused for a failure that only a person
     can repair. The engine retries the batch after both errors, but later after SinkRefused. The
@@ -105,6 +142,40 @@ class SinkPlugin(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claim of a ledger by a new active (RULES.md#r24).
+
+    ``epoch`` is higher than that of every active before. A sink without a ledger begins after the
+    batch ``start_after``. ``group_id`` is the UUID of the group. ``remaining_seconds()`` returns
+    how long the claim may still take.
+    """
+
+    epoch: int
+    start_after: int
+    group_id: str
+    remaining_seconds: Callable[[], float]
+
+
+class LedgerSinkPlugin(SinkPlugin, Protocol):
+    """A kind of sink that keeps its ledger at the destination, in one transaction with the rows.
+
+    Any other sink has its ledger in the node's database, so a crash between the delivery and the
+    ledger repeats a batch. A ledger in the transaction of the rows makes each delivery exactly
+    once. The engine calls ``deliver`` for batches without rows too, since the ledger must name the
+    last batch.
+    """
+
+    def claim(self, claim: Claim) -> int:
+        """Fence every earlier active, and return the last batch that is durable at the destination.
+
+        After ``claim`` no earlier active may commit a batch there, not even by a call that began
+        before. Raises Fenced if the ledger has a higher epoch, and SinkRefused if the ledger of
+        this name belongs to another group.
+        """
+        ...
+
+
 # -- sources ---------------------------------------------------------------------------------------
 
 
@@ -122,32 +193,51 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is known to wait at a source after an offset; None is unknown.
+
+    ``seconds`` is the age of the next unread event.
+    """
+
+    events: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+
+
+Rows: TypeAlias = Sequence[bytes] | pa.RecordBatch | Messages
+
+
+@dataclass(frozen=True, slots=True)
 class SourceBatch:
     """The result of one read of a source. The next read continues after ``offset``.
 
-    ``rows`` are JSON objects without line breaks, or an Arrow record batch whose columns are
-    matched by name. The engine checks rows of a source like rows of an HTTP request. If the stream
-    refuses row n, the row becomes a dead letter with the place ``place(n)``. ``dead_letters`` are
-    inputs that the source could not turn into rows. ``offset`` is a text in the source's own
-    format, of at most ``OFFSET_BYTES_MAX`` bytes. ``backlog`` is the number of bytes that are known
-    to wait after ``offset``.
+    ``rows`` are JSON objects without line breaks, an Arrow record batch whose columns are matched
+    by name, or messages in the format of the application file. The engine checks rows of a source
+    like rows of an HTTP request. If the stream refuses row or message n, it becomes a dead letter
+    with the place ``place(n)``. ``dead_letters`` are inputs that the source could not turn into
+    rows. ``offset`` is a text in the source's own format, of at most ``OFFSET_BYTES_MAX`` bytes.
     """
 
     offset: str
-    rows: Sequence[bytes] | pa.RecordBatch = ()
+    rows: Rows = ()
     dead_letters: Sequence[DeadLetter] = ()
     place: Callable[[int], str] = "row {}".format
-    backlog: int | None = None
+    backlog: Backlog | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """The source that an instance of a plug-in serves. ``schema`` has the columns of the stream."""
+    """The source that an instance of a plug-in serves.
+
+    ``schema`` has the columns of the stream. ``attributes`` are the attributes of a message that
+    the application file maps to columns.
+    """
 
     group: str
     stream: str
     source: str
     schema: pa.Schema
+    attributes: frozenset[str] = frozenset()
 
 
 class SourcePlugin(Protocol):
@@ -160,12 +250,25 @@ class SourcePlugin(Protocol):
     must say so. A ``read`` that follows a batch without an ``open`` in between means that the batch
     is committed.
 
+    A source whose rows are ``Messages`` has the class attribute ``attributes``, a mapping from the
+    name of each attribute of a message to its Arrow type. The application file then has the keys
+    ``format`` and ``columns`` for the source, which are no part of ``Options``. The attribute
+    ``headers`` stands for all names ``header.NAME``. ``SourcePlace.attributes`` are the attributes
+    that each batch must have.
+
+    A source may have two more methods, which commands call on an instance of their own, while
+    another instance may be reading. Neither takes, acknowledges or changes anything.
+
+    - ``check()`` connects, and raises what ``open`` and ``read`` would raise.
+    - ``peek(offset, rows_max, seconds)`` returns a batch of the next rows after ``offset``, or
+      None.
+
     Raise SourceUnavailable for a temporary failure, and SourceRefused for a failure that only a
     person can repair. The engine opens the source again after both errors, but later after
     SourceRefused. The engine treats any other exception of a source as SourceRefused.
 
     The calls may block, because the engine makes them in threads and not in the node's event loop.
-    The engine makes one call of an instance at a time.
+    The engine makes one call of an instance at a time, and each call may be in another thread.
     """
 
     Options: ClassVar[type[BaseModel]]
@@ -197,6 +300,16 @@ class SourcePlugin(Protocol):
 
 
 # -- finding ---------------------------------------------------------------------------------------
+
+
+def attributes_of(kind: type[SourcePlugin | SinkPlugin]) -> Mapping[str, pa.DataType] | None:
+    """The attributes of the messages of a kind, or None if the kind has rows instead."""
+    return getattr(kind, "attributes", None)
+
+
+def keeps_ledger(kind: type[SinkPlugin]) -> bool:
+    """Whether ``kind`` is a LedgerSinkPlugin."""
+    return callable(getattr(kind, "claim", None))
 
 
 def sink_kind(name: str) -> type[SinkPlugin]:

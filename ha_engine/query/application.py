@@ -57,17 +57,21 @@ class Watermark:
 class SourceSpec:
     """A source from which the active pulls rows.
 
-    ``options`` are as in the application file, where a value may refer to a secret.
+    ``options`` are as in the application file, where a value may refer to a secret. ``messages``
+    are the keys that say how the engine decodes the source's messages, or None if the source
+    decodes its rows itself.
     """
 
     name: str
     type: str
     guarantee: str
     options: MappingProxyType[str, Any] = field(repr=False)
+    messages: MappingProxyType[str, Any] | None = field(default=None, repr=False)
 
     @property
     def digest(self) -> str:
-        return _digest(self.type, self.name, _options_text(self.options))
+        options = [self.options] if self.messages is None else [self.options, self.messages]
+        return _digest(self.type, self.name, *map(_options_text, options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +145,15 @@ class PostgresSinkSpec:
 class PluginSinkSpec:
     """A sink of a plug-in.
 
-    ``options`` are as in the application file, where a value may refer to a secret.
+    ``options`` are as in the application file, where a value may refer to a secret. ``messages``
+    are the keys that say how the engine writes messages, or None if the sink writes rows.
     """
 
     name: str
     type: str
     guarantee: str
     options: MappingProxyType[str, Any] = field(repr=False)
+    messages: MappingProxyType[str, Any] | None = field(default=None, repr=False)
 
     @property
     def shown(self) -> str:
@@ -155,7 +161,8 @@ class PluginSinkSpec:
 
     @property
     def digest(self) -> str:
-        return _digest(self.type, self.name, _options_text(self.options))
+        options = [self.options] if self.messages is None else [self.options, self.messages]
+        return _digest(self.type, self.name, *map(_options_text, options))
 
 
 def _options_text(options: Any) -> str:

@@ -125,7 +125,8 @@ def _stream(name: str, raw: _Stream) -> StreamSpec:
     if len(set(raw.system_columns)) < len(raw.system_columns):
         raise ApplicationError(f"streams.{name}.system_columns names a column twice; remove one")
     watermark = _watermark(name, raw.watermark, columns, raw.system_columns)
-    sources = sources_of(f"streams.{name}", raw.sources)
+    names = [column.name for column in columns]
+    sources = sources_of(f"streams.{name}", raw.sources, names)
     return StreamSpec(name, columns, watermark, tuple(raw.system_columns), sources)
 
 

@@ -16,7 +16,7 @@ from ha_engine.query.application import (
     SinkSpec,
 )
 from ha_engine.query.file_words import Name, Section, found, keys_of, sentence
-from ha_engine.query.plugin_sections import PluginSection, guarantee_and_options
+from ha_engine.query.plugin_sections import PluginSection, read_section
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -52,7 +52,7 @@ def _sink(where: str, raw: PluginSection, mode: OutputMode) -> SinkSpec:
     if raw.type == "postgres":
         options = raw.model_extra or {}
         return _postgres_sink(where, raw.name, _fitting(where, PostgresSinkSection, options), mode)
-    return PluginSinkSpec(raw.name, raw.type, *guarantee_and_options(where, raw, sink_kind))
+    return PluginSinkSpec(raw.name, raw.type, *read_section(where, raw, sink_kind))
 
 
 def _fitting(where: str, model: type[M], options: dict[str, Any]) -> M:

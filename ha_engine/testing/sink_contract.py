@@ -9,12 +9,14 @@ class TestMySink(SinkContract):
     def delivered(self) -> list[dict[str, Any]]:
         return the rows at the destination now
 
-The rows of the tests have the columns ``id`` (a number) and ``text``. A sink whose guarantee begins
+The rows of the tests have the columns ``id`` (a number) and ``text``. A sink of messages gets each
+row as a message in JSON. A sink whose guarantee begins
 with "at least once" may deliver some rows twice.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import time
@@ -25,7 +27,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import BaseModel, ValidationError
 
-from ha_engine.plugins import OutputBatch, SinkPlace, SinkPlugin, require_fit
+from ha_engine.plugins import Messages, OutputBatch, SinkPlace, SinkPlugin, require_fit
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
 CALL_SECONDS = 10.0
@@ -34,7 +36,8 @@ CALL_SECONDS = 10.0
 def batch_of(
     number: int, rows: pa.Table, seconds: float = CALL_SECONDS, sink: str = "sink"
 ) -> OutputBatch:
-    """A batch as the engine passes it to ``deliver``, which may take ``seconds``."""
+    """A batch as the engine passes it to ``deliver``, which may take ``seconds``. A sink of
+    messages gets each row as a message in JSON."""
     until = time.monotonic() + seconds
     return OutputBatch(
         number,
@@ -42,6 +45,7 @@ def batch_of(
         f"group/query/{sink}/{number}",
         lambda: rows,
         lambda: until - time.monotonic(),
+        lambda: Messages([json.dumps(row).encode() for row in rows.to_pylist()]),
     )
 
 

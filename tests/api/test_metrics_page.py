@@ -20,6 +20,7 @@ from ha_engine.config.reload import Reloaded
 from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
 from ha_engine.errors import Rejected
+from ha_engine.plugins import Backlog
 from ha_engine.publish import SinkState, SinkStatus
 from ha_engine.receive.offsets import SourceOffset
 from ha_engine.receive.pull.puller import SourceState, SourceStatus
@@ -88,8 +89,9 @@ def families() -> dict[str, Any]:
     sink = SinkStatus("delays", "board", SinkState.PUBLISHING, 1, 0, None, 0.0, dead_letters=3)
 
     known = SourceOffset("7", 40, 2, 5)
+    unread = Backlog(events=0, bytes=0, seconds=0.0)
     source = SourceStatus(
-        "flights", "drop", "file", SourceState.IDLE, known, 0, None, 0.0, 1, Path("/rejected")
+        "flights", "drop", "file", SourceState.IDLE, known, unread, None, 0.0, 1, Path("/rejected")
     )
 
     def status() -> dict[str, Any]:

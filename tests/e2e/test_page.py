@@ -270,7 +270,8 @@ def test_page_shows_the_sources_of_an_application(active: NodeUnderTest, browser
     assert browser.text("#sources") == ""
     source = {
         "type": "file", "state": "refused", "offset": "day-3.csv 812", "rows": 1200, "batches": 3,
-        "rejected": 2, "backlog_bytes": 4096, "error": HOSTILE, "since": 1.0, "failures": 1,
+        "rejected": 2, "error": HOSTILE, "since": 1.0, "failures": 1,
+        "backlog_events": 17, "backlog_bytes": 4096, "backlog_seconds": 75.0,
         "dead_letters": "/var/lib/letters",
     }  # fmt: skip
     status = {"sources": {"events": {"drop": source}}}
@@ -279,6 +280,7 @@ def test_page_shows_the_sources_of_an_application(active: NodeUnderTest, browser
     for wanted in ("events/drop", "refused", HOSTILE, "1,200 rows in 3 batches", "day-3.csv 812"):
         assert wanted in words
     assert "Dead letters are in /var/lib/letters" in words
+    assert "17 events, 4.1 kB, the next 1 min 15 s old" in words
 
 
 _SOURCES = """

@@ -15,6 +15,7 @@ from ha_engine.plugins import SourcePlace, SourcePlugin
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.intake import Intake
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
+from ha_engine.receive.pull.messages import MessageDecoder
 from ha_engine.receive.pull.puller import Puller, SourceStatus, Timing
 from ha_engine.receive.receivers import Receivers
 from ha_engine.types import Events
@@ -30,8 +31,14 @@ class Pulling:
     """One process with a closed gate; another instance on the same directory is the next
     process."""
 
-    def __init__(self, directory: Path, config: ReceiveConfig | None = None, **makes: Make) -> None:
-        self.directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        config: ReceiveConfig | None = None,
+        messages: MessageDecoder | None = None,
+        **makes: Make,
+    ) -> None:
+        self.directory, self._messages = directory, messages
         self.journal = Journal.open(directory / "journal", group="solo")
         self.log, self.backlog = SoloLog(self.journal), NoBacklog()
         schemas = {"events": SCHEMA, "other": SCHEMA}
@@ -52,7 +59,16 @@ class Pulling:
     def _puller(self, name: str, make: Make) -> Puller:
         place = SourcePlace("solo", "events", name, SCHEMA)
         letters = SourceDeadLetters(self.directory, "events", name)
-        return Puller("events", name, "kind", lambda: make(place), self.intake, letters, TIMING)
+        return Puller(
+            "events",
+            name,
+            "kind",
+            lambda: make(place),
+            self.intake,
+            letters,
+            TIMING,
+            self._messages,
+        )
 
     def status(self, name: str) -> SourceStatus:
         [found] = [one for one in self.receivers.status() if one.source == name]

@@ -21,7 +21,7 @@ from ha_engine.errors import (
     OffsetMoved,
     SourceUnavailable,
 )
-from ha_engine.plugins import SourceBatch, source_kind
+from ha_engine.plugins import Backlog, SourceBatch, source_kind
 from ha_engine.query.application import load_application
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.pull.puller import ROWS_MAX, SourceState
@@ -79,7 +79,8 @@ class Numbers:
             return None
         self.next += count
         rows = [self._row(number) for number in range(first, self.next)]
-        return SourceBatch(str(self.next), rows, (), lambda n: f"row {first + n}", self.end - first)
+        left = Backlog(events=self.end - first, seconds=1.5)
+        return SourceBatch(str(self.next), rows, (), lambda n: f"row {first + n}", left)
 
     def _row(self, number: int) -> bytes:
         return b'{"id": "?"}' if number in self.bad else b'{"id": %d}' % number
@@ -126,7 +127,7 @@ async def test_a_source_is_read_into_the_journal_with_its_offset(started: Any) -
     await async_wait_until(lambda: node.ids() == list(range(50)), within=WITHIN)
     await async_wait_until(lambda: node.status("numbers").state is SourceState.IDLE, within=WITHIN)
     assert node.status("numbers").known == SourceOffset("50", 50, 0, 8)
-    assert node.status("numbers").backlog == 0
+    assert node.status("numbers").backlog == Backlog(events=0, seconds=0.0)
 
 
 async def test_batch_without_rows_and_without_a_new_offset_writes_no_record(started: Any) -> None:

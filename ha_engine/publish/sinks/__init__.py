@@ -1,7 +1,9 @@
 """One module per kind of sink; each implements ``publish.Sink``.
 
 ``postgres`` writes rows and ledger in one transaction.
-``plugin`` handles every other kind: a plug-in delivers the rows, and the ledger is in PostgreSQL.
+``plugin`` handles every other kind: a plug-in delivers the rows, and the ledger is in PostgreSQL or
+with the plug-in.
+``messages`` writes the rows of a batch as messages, for a plug-in of a message broker.
 ``files``, ``http`` and ``stdout`` are plug-ins that come with the engine.
 ``dead_letters`` writes rows that a sink will never take to files.
 ``copy_text`` and ``json_lines`` convert rows to text for COPY and to JSON.

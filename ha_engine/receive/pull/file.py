@@ -23,7 +23,7 @@ from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.formats.csv_rows import CsvColumn, CsvRows, whole_rows
 from ha_engine.formats.json_rows import BadRow
 from ha_engine.formats.lines import LINE_BYTES_MAX, Line, lines_of
-from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlace
+from ha_engine.plugins import Backlog, DeadLetter, SourceBatch, SourcePlace
 from ha_engine.receive.pull.listing import LOOK_EVERY_SECONDS, Listing
 
 CHUNK_BYTES = 4 << 20
@@ -96,6 +96,18 @@ class FileSource:
             if batch is not None or left <= 0:
                 return batch
             time.sleep(min(LOOK_EVERY_SECONDS, left))
+
+    def check(self) -> None:
+        try:
+            os.listdir(self._options.directory)
+        except OSError as error:
+            raise SourceUnavailable(
+                f"{self._options.directory} cannot be read: {error.strerror}"
+            ) from error
+
+    def peek(self, offset: str | None, rows_max: int, seconds: float) -> SourceBatch | None:
+        self.open(offset)
+        return self.read(rows_max, seconds)
 
     def _next(self, rows_max: int) -> SourceBatch | None:
         reached = self._reached
@@ -181,8 +193,8 @@ class FileSource:
             self.close()
             raise _changed(file, reached, size)
         reached = chunk.end()
-        backlog = reached.size - reached.bytes + self._listing.bytes_after(reached.file)
-        return chunk.batch(reached.text, backlog), reached
+        unread = reached.size - reached.bytes + self._listing.bytes_after(reached.file)
+        return chunk.batch(reached.text, unread), reached
 
     def _rows(self, file: BinaryIO) -> Iterator[list[Line]]:
         lines = lines_of(file)
@@ -240,10 +252,14 @@ class _Chunk:
         done = self.at >= self.began.size
         return replace(self.began, bytes=self.at, lines=self.line, done=done)
 
-    def batch(self, offset: str, backlog: int) -> SourceBatch:
+    def batch(self, offset: str, unread_bytes: int) -> SourceBatch:
         file, numbers = self.began.file, self.numbers
         return SourceBatch(
-            offset, self.rows, self.letters, lambda row: f"{file}:{numbers[row]}", backlog
+            offset,
+            self.rows,
+            self.letters,
+            lambda row: f"{file}:{numbers[row]}",
+            Backlog(bytes=unread_bytes),
         )
 
 

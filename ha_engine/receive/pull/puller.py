@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
+import pyarrow as pa
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 from tenacity.wait import wait_base
@@ -26,12 +27,14 @@ from ha_engine.errors import (
     SourceRefused,
     SourceUnavailable,
 )
-from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlugin
+from ha_engine.plugins import Backlog, DeadLetter, Messages, SourceBatch, SourcePlugin
 from ha_engine.receive.intake import DecodedRequest, Intake
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.pull.calls import LATE_SECONDS, Calls
 from ha_engine.receive.pull.coerce import coerced
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
+from ha_engine.receive.pull.messages import MessageDecoder
+from ha_engine.receive.pull.validate import Validated
 
 log = structlog.get_logger(__name__)
 
@@ -65,10 +68,10 @@ _FAILED = frozenset({SourceState.UNAVAILABLE, SourceState.REFUSED})
 class SourceStatus:
     """The status of one source.
 
-    ``known`` is the journal's offset of the source, the same on every node. ``backlog`` is the
-    number of unread bytes that the source reports, or None. ``since`` is the Unix time of the last
-    change of ``state`` or ``error``. ``failures`` is the number of failures since the process
-    began. ``dead_letters`` is the directory of the source's dead letters on this node.
+    ``known`` is the journal's offset of the source, the same on every node. ``backlog`` is what the
+    source reports to be unread; it is unknown on a node that is not active. ``since`` is the Unix
+    time of the last change of ``state`` or ``error``. ``failures`` is the number of failures since
+    the process began. ``dead_letters`` is the directory of the source's dead letters on this node.
     """
 
     stream: str
@@ -76,7 +79,7 @@ class SourceStatus:
     type: str
     state: SourceState
     known: SourceOffset
-    backlog: int | None
+    backlog: Backlog
     error: str | None
     since: float
     failures: int
@@ -94,7 +97,11 @@ class Timing:
 
 
 class Puller:
-    """Reads one source. ``make`` creates the plug-in's instance, and may raise any exception."""
+    """Reads one source.
+
+    ``make`` creates the plug-in's instance, and may raise any exception. ``messages`` decodes the
+    messages of a source whose class has attributes.
+    """
 
     def __init__(
         self,
@@ -105,10 +112,11 @@ class Puller:
         intake: Intake,
         dead_letters: SourceDeadLetters,
         timing: Timing | None = None,
+        messages: MessageDecoder | None = None,
     ) -> None:
         self.stream, self.source, self._kind = stream, source, kind
         self._make, self._intake, self._dead_letters = make, intake, dead_letters
-        self._timing = timing or Timing()
+        self._timing, self._messages = timing or Timing(), messages
         whose = f"source {source} of stream {stream}, of type {kind},"
         self._calls = Calls(whose, self._late, self._timing.late_after)
         self._whose = whose
@@ -119,7 +127,7 @@ class Puller:
         # The offset up to which the source has read, from which the journal's offset may differ
         # meanwhile.
         self._after: str | None = None
-        self._backlog: int | None = None
+        self._backlog = Backlog()
         self._failures = 0
 
     def status(self) -> SourceStatus:
@@ -153,7 +161,7 @@ class Puller:
             while True:
                 await retrying(self._step)
         finally:
-            self._backlog = None
+            self._backlog = Backlog()
             self._become(SourceState.STOPPED)
             if self._plugin is not None:
                 await self._calls.call_last(self._plugin.close, CLOSE_SECONDS)
@@ -168,12 +176,13 @@ class Puller:
         began = time.monotonic()
         batch = await self._read()
         if batch is None or self._says_nothing(batch):
-            self._backlog = None if self._backlog is None else 0
+            self._backlog = _nothing(self._backlog)
             self._become(SourceState.IDLE)
             await asyncio.sleep(max(0.0, began + IDLE_SECONDS - time.monotonic()))
         else:
             await self._store(batch)
-            self._backlog, self._rows_max = batch.backlog, min(self._most, 2 * self._rows_max)
+            self._backlog = batch.backlog or Backlog()
+            self._rows_max = min(self._most, 2 * self._rows_max)
             self._become(SourceState.READING)
         self._is_open = True
 
@@ -218,9 +227,10 @@ class Puller:
     async def _store(self, batch: SourceBatch) -> None:
         """Store the dead letters before the events, so that a journalled offset never skips an
         unstored row."""
-        validated = await self._calls.call(
-            "validation", lambda: self._intake.validate(self.stream, batch)
-        )
+        validated = await self._calls.call("validation", lambda: self._validated(batch))
+        if isinstance(validated, PayloadTooLarge):
+            await self._store_less(batch, validated)
+            return
         letters = [*batch.dead_letters, *validated.dead_letters]
         if letters:
             await self._put_aside(self._known.batches + 1, letters)
@@ -230,6 +240,17 @@ class Puller:
             self._after = batch.offset
         except PayloadTooLarge as error:
             await self._store_less(batch, error)
+
+    def _validated(self, batch: SourceBatch) -> Validated | PayloadTooLarge:
+        """Separate the events of ``batch`` from its dead letters, or say that it has too many."""
+        if not isinstance(batch.rows, Messages):
+            return self._intake.validate(self.stream, batch)
+        if self._messages is None:
+            raise TypeError("the plug-in returned messages, and its class has no attributes")
+        try:
+            return self._messages.validate(batch, batch.rows)
+        except PayloadTooLarge as error:
+            return error
 
     async def _store_less(self, batch: SourceBatch, too_large: PayloadTooLarge) -> None:
         """Make the next read smaller after a too large batch, or make a dead letter of a single too
@@ -243,7 +264,7 @@ class Puller:
 
     async def _without_row(self, batch: SourceBatch, reason: str) -> SourceBatch:
         place = await self._calls.call("place", lambda: str(batch.place(0)))
-        letters = [*batch.dead_letters, DeadLetter(place, reason)]
+        letters = [*batch.dead_letters, DeadLetter(place, reason, _content(batch))]
         return replace(batch, rows=(), dead_letters=letters)
 
     async def _put_aside(self, number: int, letters: list[DeadLetter]) -> None:
@@ -287,6 +308,26 @@ class Puller:
             log.warning("cannot read source, retrying", **place, reason=error)
         elif failed_before and state in (SourceState.READING, SourceState.IDLE):
             log.info("source works again", **place)
+
+
+def _content(batch: SourceBatch) -> bytes:
+    """The content of a batch of one row."""
+    match batch.rows:
+        case pa.RecordBatch() as rows:
+            return str(rows.to_pylist()[0]).encode()
+        case Messages() as messages:
+            return messages.values[0] or b""
+        case rows:
+            return rows[0]
+
+
+def _nothing(known: Backlog) -> Backlog:
+    """Zero for each figure that ``known`` has."""
+    return Backlog(
+        None if known.events is None else 0,
+        None if known.bytes is None else 0,
+        None if known.seconds is None else 0.0,
+    )
 
 
 class _Pause(wait_base):

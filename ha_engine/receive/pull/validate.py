@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from ha_engine.errors import InvalidEvents
-from ha_engine.plugins import DeadLetter, SourceBatch
+from ha_engine.plugins import DeadLetter, Messages, SourceBatch
 from ha_engine.receive.decode import Decoder, Format
 
 _BLANK = b" \t\r"
@@ -32,12 +32,28 @@ class Validated(NamedTuple):
 def validate(decoder: Decoder, batch: SourceBatch) -> Validated:
     """Validate one batch. Raises InvalidEvents when the columns of a record batch do not fit the
     stream."""
-    if isinstance(batch.rows, pa.RecordBatch):
-        return _validate_arrow(decoder, batch.rows, batch)
-    return _validate_lines(decoder, batch.rows, batch)
+    match batch.rows:
+        case pa.RecordBatch():
+            return _validate_arrow(decoder, batch.rows, batch)
+        case Messages():
+            raise TypeError("a MessageDecoder validates messages")
+        case rows:
+            return _validate_lines(decoder, rows, batch)
 
 
 def _validate_lines(decoder: Decoder, rows: Sequence[bytes], batch: SourceBatch) -> Validated:
+    parts, refused = parsed_lines(decoder, rows)
+    letters = [
+        DeadLetter(str(batch.place(number)), refused[number], rows[number])
+        for number in sorted(refused)
+    ]
+    return Validated(joined(parts, decoder.schema), tuple(letters))
+
+
+def parsed_lines(
+    decoder: Decoder, rows: Sequence[bytes]
+) -> tuple[list[pa.RecordBatch], dict[int, str]]:
+    """Parse JSON objects; return the good rows in pieces, and each bad row with the reason."""
     lines, numbers, refused = list[bytes](), list[int](), dict[int, str]()
     for number, row in enumerate(rows):
         line = row.strip(_BLANK)
@@ -50,33 +66,37 @@ def _validate_lines(decoder: Decoder, rows: Sequence[bytes], batch: SourceBatch)
     def parse(low: int, high: int) -> pa.RecordBatch:
         return decoder.decode(b"\n".join(lines[low:high]), Format.NDJSON)
 
-    parts, bad = _parted(len(lines), parse)
+    parts, bad = parted(len(lines), parse)
     refused |= {numbers[at]: reason for at, reason in bad.items()}
-    letters = [
-        DeadLetter(str(batch.place(number)), refused[number], rows[number])
-        for number in sorted(refused)
-    ]
-    return Validated(_joined(parts, decoder.schema), tuple(letters))
+    return parts, refused
 
 
 def _validate_arrow(decoder: Decoder, rows: pa.RecordBatch, batch: SourceBatch) -> Validated:
+    parts, refused = parsed_batch(decoder, rows)
+    letters = [
+        DeadLetter(
+            str(batch.place(number)), reason, str(rows.slice(number, 1).to_pylist()[0]).encode()
+        )
+        for number, reason in sorted(refused.items())
+    ]
+    return Validated(joined(parts, decoder.schema), tuple(letters))
+
+
+def parsed_batch(
+    decoder: Decoder, rows: pa.RecordBatch
+) -> tuple[list[pa.RecordBatch], dict[int, str]]:
+    """Check rows in Arrow; return the good rows in pieces, and each bad row with the reason."""
+
     def parse(low: int, high: int) -> pa.RecordBatch:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_batch(rows.slice(low, high - low))
         return decoder.decode(sink.getvalue().to_pybytes(), Format.ARROW)
 
-    parts, bad = _parted(rows.num_rows, parse)
-    letters = [
-        DeadLetter(
-            str(batch.place(number)), reason, str(rows.slice(number, 1).to_pylist()[0]).encode()
-        )
-        for number, reason in sorted(bad.items())
-    ]
-    return Validated(_joined(parts, decoder.schema), tuple(letters))
+    return parted(rows.num_rows, parse)
 
 
-def _parted(count: int, parse: Parse) -> tuple[list[pa.RecordBatch], dict[int, str]]:
+def parted(count: int, parse: Parse) -> tuple[list[pa.RecordBatch], dict[int, str]]:
     """Return the good rows in pieces, and each bad row with the reason.
 
     The rows after a bad row are parsed in halves. Even if many rows are bad, each row is parsed
@@ -101,5 +121,6 @@ def _parted(count: int, parse: Parse) -> tuple[list[pa.RecordBatch], dict[int, s
     return parts, bad
 
 
-def _joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """All rows of ``parts``, which have ``schema``, in one batch."""
     return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)

@@ -2,7 +2,7 @@
 
 import {badge, facts, h} from '../dom.js';
 import {leadingStatus} from '../group.js';
-import {bytes, count, moment, plural} from '../words.js';
+import {bytes, count, moment, plural, seconds} from '../words.js';
 
 const STATES = {reading: 'good', idle: 'good', paused: 'busy', late: 'busy', stopped: 'calm'};
 
@@ -13,6 +13,16 @@ export function sources(group) {
     Object.entries(named).map(([name, seen]) => source(`${stream}/${name}`, seen)),
   );
   return cards.length === 0 ? [] : [h('h2', {}, 'Sources'), h('div', {class: 'queries'}, cards)];
+}
+
+/** What the source knows to wait: events, bytes, and the age of the next one. */
+function unread(seen) {
+  const known = [
+    seen.backlog_events == null ? null : plural(seen.backlog_events, 'event'),
+    seen.backlog_bytes == null ? null : bytes(seen.backlog_bytes),
+    seen.backlog_seconds ? `the next ${seconds(seen.backlog_seconds)} old` : null,
+  ];
+  return known.filter((one) => one !== null).join(', ') || null;
 }
 
 function source(name, seen) {
@@ -26,7 +36,7 @@ function source(name, seen) {
       type: seen.type,
       journalled: `${plural(seen.rows, 'row')} in ${plural(seen.batches, 'batch')}`,
       'dead letters': seen.rejected ? count(seen.rejected) : null,
-      unread: seen.backlog_bytes == null ? null : bytes(seen.backlog_bytes),
+      unread: unread(seen),
     }),
     h('p', {class: 'from'}, `Continues at ${seen.offset ?? 'its beginning'}`),
     seen.rejected > 0 && h('p', {class: 'from'}, `Dead letters are in ${seen.dead_letters}`),

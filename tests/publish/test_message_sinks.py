@@ -1,0 +1,238 @@
+"""Rows become messages with their attributes, and a sink that keeps its ledger is claimed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from pydantic import BaseModel, ConfigDict
+
+from ha_engine.errors import ConfigError, Fenced, SinkRefused
+from ha_engine.formats.csv_rows import CsvColumn
+from ha_engine.formats.message_writers import open_writer
+from ha_engine.formats.messages import MessageOptions, MessageReader, open_reader
+from ha_engine.plugins import Claim, Messages, OutputBatch, SinkPlace
+from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
+from ha_engine.publish.sinks.messages import MessageEncoder
+from ha_engine.publish.sinks.plugin import PluginSink
+from tests.publish.batches import GROUP, QUERY, batch_of, soon
+
+ATTRIBUTES = {"key": pa.binary(), "at": pa.timestamp("ms", tz="UTC"), "headers": pa.string()}
+MOMENT = datetime(2013, 1, 1, 5, 15, 0, 123000, UTC)
+ROWS = pa.table(
+    {
+        "id": pa.array([1, 2], pa.int64()),
+        "text": ['a "b"\nc', None],
+        "price": pa.array([Decimal("1.20"), None], pa.decimal128(9, 2)),
+        "at": pa.array([MOMENT, MOMENT], pa.timestamp("us", tz="UTC")),
+        "raw": pa.array([b"\x00\xff", None], pa.binary()),
+    }
+)
+FIRST = {"id": 1, "text": 'a "b"\nc', "price": "1.20", "at": MOMENT.isoformat(), "raw": "AP8="}
+SECOND = {"id": 2, "text": None, "price": None, "at": MOMENT.isoformat(), "raw": None}
+
+
+def encoder(
+    written: Any = "json", columns: Mapping[str, str] | None = None, base: Path = Path()
+) -> MessageEncoder:
+    options = MessageOptions.model_validate({"format": written})
+    return MessageEncoder(open_writer(options.format, base), columns or {}, ATTRIBUTES)
+
+
+def reader(written: Any, base: Path = Path()) -> MessageReader:
+    options = MessageOptions.model_validate({"format": written})
+    columns = [CsvColumn(one.name, str(one.type), True) for one in ROWS.schema]
+    found = open_reader(options.format, columns, base)
+    assert found is not None
+    return found
+
+
+def written(by: MessageEncoder, rows: pa.Table = ROWS) -> Messages:
+    by.require_fit(rows.schema)
+    return by.messages(rows)
+
+
+def read_back(by: MessageReader, messages: Messages) -> list[Any]:
+    return [json.loads(row) for value in messages.values for row in by.rows(value or b"")]
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+def test_json_message_has_what_a_source_of_another_engine_reads(form: str) -> None:
+    assert read_back(reader(form), written(encoder(form))) == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("columns", [None, ["raw", "at", "price", "text", "id"]])
+def test_csv_message_is_a_row_that_a_source_reads(columns: list[str] | None) -> None:
+    """The order of the columns in the application file may be another than that of the query."""
+    form = {"type": "csv", "columns": columns}
+    found = read_back(reader(form), written(encoder(form)))
+    assert [row["id"] for row in found] == [1, 2]
+    assert (found[0]["text"], found[0]["raw"]) == (FIRST["text"], "AP8=")
+    assert found[1] == SECOND
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\n", "a\r", "a\rb", "\r\n", " ", "   ", "a,b", '"'])
+def test_text_of_a_csv_message_is_read_back_as_it_was(text: str) -> None:
+    form = {"type": "csv", "columns": ["text"]}
+    rows = pa.table({"text": [text]})
+    assert read_back(reader(form), written(encoder(form), rows)) == [{"text": text}]
+
+
+def test_csv_message_lacks_no_column() -> None:
+    with pytest.raises(SinkRefused, match="name the same columns"):
+        encoder({"type": "csv", "columns": ["id"]}).require_fit(ROWS.schema)
+
+
+def test_arrow_message_has_the_rows_as_they_are() -> None:
+    [value] = written(encoder("arrow")).values
+    assert pa.ipc.open_stream(value).read_all().equals(ROWS)
+
+
+def test_sink_refuses_the_format_avro_when_it_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot write avro"):
+        encoder({"type": "avro", "schema_file": "r.avsc"}, base=tmp_path)
+
+
+def test_protobuf_message_has_the_columns_as_fields(tmp_path: Path) -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="r.proto", syntax="proto3")
+    kind = file.message_type.add(name="R")
+    one = Field.LABEL_OPTIONAL
+    for number, (name, type_) in enumerate(
+        [("id", Field.TYPE_INT64), ("text", Field.TYPE_STRING), ("raw", Field.TYPE_BYTES)], 1
+    ):
+        kind.field.add(name=name, number=number, type=type_, label=one)
+    found = descriptor_pb2.FileDescriptorSet(file=[file])
+    (tmp_path / "r.desc").write_bytes(found.SerializeToString())
+    form = {"type": "protobuf", "descriptor_file": "r.desc", "message": "R"}
+    messages = written(encoder(form, base=tmp_path), ROWS.select(["id", "text", "raw"]))
+    assert read_back(reader(form, tmp_path), messages) == [
+        {"id": 1, "text": FIRST["text"], "raw": "AP8="},
+        {"id": 2, "text": "", "raw": ""},
+    ]
+    with pytest.raises(SinkRefused, match="has no field 'price'"):
+        written(encoder(form, base=tmp_path))
+
+
+def test_column_of_an_attribute_is_not_in_the_value() -> None:
+    columns = {"text": "key", "at": "at", "shop": "header.shop"}
+    rows = ROWS.select(["text", "at", "raw"]).append_column("shop", pa.array(["x", "y"]))
+    messages = written(encoder(columns=columns), rows)
+    assert list(messages.values) == [b'{"raw":"AP8="}', b'{"raw":null}']
+    assert messages.attributes == {
+        "key": [b'a "b"\nc', None],
+        "at": [MOMENT, MOMENT],
+        "header.shop": ["x", "y"],
+    }
+
+
+def test_raw_message_is_the_value_of_a_column() -> None:
+    messages = written(
+        encoder("raw", {"raw": "value", "text": "key"}), ROWS.select(["raw", "text"])
+    )
+    assert list(messages.values) == [b"\x00\xff", None]
+    assert messages.attributes == {"key": [b'a "b"\nc', None]}
+
+
+@pytest.mark.parametrize(
+    ("form", "columns", "told"),
+    [
+        ("json", {"no": "key"}, "the query has no column 'no'"),
+        ("json", {"price": "at"}, "the column is decimal128.* and at is timestamp"),
+        ("json", {"id": "header.id"}, "the column is int64, and header.id is string"),
+        ("json", {"text": "key", "raw": "key"}, "two columns are the key"),
+        ("json", {"raw": "value"}, "the attribute 'value' is for the format raw"),
+        ("raw", {"raw": "value"}, "map id, text, price, at"),
+        ("arrow", {"text": "key"}, "a message has several rows"),
+    ],
+)
+def test_query_whose_rows_make_no_messages_is_refused_before_it_runs(
+    form: str, columns: dict[str, str], told: str
+) -> None:
+    with pytest.raises(SinkRefused, match=told):
+        encoder(form, columns).require_fit(ROWS.schema)
+
+
+def test_column_without_a_form_in_json_is_refused_before_the_query_runs() -> None:
+    rows = pa.table({"x": pa.array([1], pa.duration("us"))})
+    with pytest.raises(SinkRefused, match="has no form in JSON"):
+        encoder().require_fit(rows.schema)
+
+
+# -- a ledger at the destination -------------------------------------------------------------------
+
+
+class BookOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    file: Path
+
+
+class Book:
+    """A sink whose rows and ledger are in one file, which each delivery replaces."""
+
+    Options = BookOptions
+    guarantee = "exactly once"
+
+    def __init__(self, options: BookOptions, place: SinkPlace) -> None:
+        self._file, self._epoch = options.file, 0
+
+    def prepare(self, schema: pa.Schema) -> None:
+        pass
+
+    def claim(self, claim: Claim) -> int:
+        book = self._read() or {"epoch": 0, "batch": claim.start_after, "rows": []}
+        if book["epoch"] > claim.epoch:
+            raise Fenced(book["epoch"], "book")
+        self._epoch = claim.epoch
+        self._write(book | {"epoch": claim.epoch, "group": claim.group_id})
+        return int(book["batch"])
+
+    def deliver(self, batch: OutputBatch) -> None:
+        book = self._read()
+        assert book is not None
+        if book["epoch"] > self._epoch:
+            raise Fenced(book["epoch"], "book")
+        rows = book["rows"] + batch.read().to_pylist()
+        self._write(book | {"batch": batch.number, "rows": rows})
+
+    def close(self) -> None:
+        pass
+
+    def _read(self) -> dict[str, Any] | None:
+        return json.loads(self._file.read_text()) if self._file.exists() else None
+
+    def _write(self, book: dict[str, Any]) -> None:
+        self._file.with_suffix(".new").write_text(json.dumps(book))
+        self._file.with_suffix(".new").replace(self._file)
+
+
+def book_sink(directory: Path) -> PluginSink:
+    letters = SinkDeadLetters(directory, QUERY, "book")
+    place = SinkPlace("default", QUERY, "book", letters.put_aside)
+    options = BookOptions(file=directory / "book.json")
+    return PluginSink("book", place, lambda: Book(options, place), None, letters)
+
+
+def test_sink_with_a_ledger_of_its_own_says_where_it_continues(tmp_path: Path) -> None:
+    sink = book_sink(tmp_path)
+    assert sink.claim(3, 5, GROUP, soon()) == 5
+    sink.publish(6, batch_of(tmp_path, pa.table({"n": [6]}), 6), 3, soon())
+    sink.publish(7, batch_of(tmp_path, pa.table({"n": pa.array([], pa.int64())}), 7), 3, soon())
+    sink.close()
+    other = book_sink(tmp_path)
+    assert other.claim(4, 0, GROUP, soon()) == 7, "the ledger names a batch without rows too"
+    book = json.loads((tmp_path / "book.json").read_text())
+    assert (book["epoch"], book["group"], book["rows"]) == (4, GROUP, [{"n": 6}])
+    with pytest.raises(Fenced):
+        sink.publish(8, batch_of(tmp_path, pa.table({"n": [8]}), 8), 3, soon())
+    with pytest.raises(Fenced):
+        sink.claim(3, 0, GROUP, soon())
+    assert json.loads((tmp_path / "book.json").read_text()) == book

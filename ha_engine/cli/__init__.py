@@ -7,6 +7,7 @@
 ``lease``                          has the commands ``pause``, ``resume`` and ``history``.
 ``app``, ``config``, ``db``        have one group of commands each.
 ``journal``, ``snapshot``          have one group of commands each.
+``source``                         has the command ``source peek``.
 ``publish``, ``reinit``, ``demo``  have one command each.
 ``cluster_table``                  makes the table of the nodes of a group.
 ``status_table``                   makes the tables of the status of a node.

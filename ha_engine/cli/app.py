@@ -15,6 +15,7 @@ from ha_engine.cli.formats import FormatOption, JsonOption, show
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ha_engine.node.connections import Connection
     from ha_engine.query.check import ApplicationReport, QueryReport
 
 app = typer.Typer(no_args_is_help=True)
@@ -35,6 +36,12 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The application's YAML file.")],
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Connect to each source and sink of a plug-in too.")
+    ] = False,
+    group: Annotated[
+        str, typer.Option(help="The group whose names the connections have, as in the config.")
+    ] = "default",
     progress: Annotated[
         bool | None,
         typer.Option(
@@ -45,17 +52,21 @@ def check(
 ) -> None:
     """Plan every query as a node does, and print its output columns, or why it cannot run.
 
-    The exit code is 0 if all queries can run, and 2 if a query cannot run. The check starts Spark
-    once, which takes some seconds.
+    The exit code is 0 if all queries can run, and 2 if a query cannot run, or if a system does not
+    answer with --connect. The check starts Spark once, which takes some seconds.
 
-    Example: ha-engine app check flights.yaml
+    Example: ha-engine app check flights.yaml --connect
     """
     began = time.monotonic()
-    report = _check(file, _Steps(sys.stderr.isatty() if progress is None else progress))
+    steps = _Steps(sys.stderr.isatty() if progress is None else progress)
+    report = _check(file, steps)
+    connections = _connect(file, group, steps) if connect else []
     seconds = time.monotonic() - began
     tree = {**report.to_json(), "seconds": round(seconds, 1)}
-    show(tree, output, as_json, lambda: _print(report, seconds))
-    if not report.is_good:
+    if connect:
+        tree["connections"] = [one.to_json() for one in connections]
+    show(tree, output, as_json, lambda: _print(report, connections, seconds))
+    if not report.is_good or any(one.error is not None for one in connections):
         raise typer.Exit(BAD_EXIT_CODE)
 
 
@@ -80,6 +91,23 @@ def _check(file: Path, steps: _Steps) -> ApplicationReport:
             spark.stop()
 
 
+def _connect(file: Path, group: str, steps: _Steps) -> list[Connection]:
+    from ha_engine.node.connections import check_connections
+    from ha_engine.query.application import load_application
+
+    found = []
+    for one in check_connections(load_application(file), group):
+        steps.say(f"{one.kind} {one.place}: {_verdict(one)}")
+        found.append(one)
+    return found
+
+
+def _verdict(one: Connection) -> str:
+    if one.error is not None:
+        return one.error
+    return "connected" if one.checked else f"not checked, since the type {one.type} has no check"
+
+
 class _Steps:
     """Prints the progress of the check to standard error. Standard output has only the report."""
 
@@ -95,7 +123,7 @@ class _Steps:
         self.say(f"query {query.name}: {verdict} in {seconds:.1f} s")
 
 
-def _print(report: ApplicationReport, seconds: float) -> None:
+def _print(report: ApplicationReport, connections: list[Connection], seconds: float) -> None:
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False)
@@ -106,6 +134,8 @@ def _print(report: ApplicationReport, seconds: float) -> None:
         )
     for query in report.queries:
         _print_query(console, query)
+    for one in connections:
+        console.print(f"{one.kind} {one.place}: {_verdict(one)}", markup=False)
     bad = sum(query.error is not None for query in report.queries)
     verdict = f"{len(report.queries)} queries, {bad} cannot run" if bad else "all can run"
     console.print(f"{verdict}; checked in {seconds:.1f} s")

@@ -26,6 +26,7 @@ _COMMANDS = {
     "publish": "publish.publish",
     "demo": "demo.demo",
     "app": "app.app",
+    "source": "source.app",
     "query": "status.query_app",
     "config": "config.app",
     "db": "db.app",

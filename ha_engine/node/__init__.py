@@ -7,6 +7,7 @@
 ``build`` makes the stages from the config and the application.
 ``connection_limits`` keeps open files for the node, however many connections clients open.
 ``connectors`` makes sinks and sources from the config and the application.
+``connections`` tries sources and sinks without a node, for ``ha-engine app check`` and ``source``.
 ``driver`` gives inputs to the core and performs its actions.
 ``ports`` has the interfaces through which the driver calls each stage.
 ``alarm`` is the timer that wakes the core.

@@ -72,7 +72,8 @@ class QueryOutbox:
                 (number for number, _ in _numbered(place, _LEFT)), default=0
             )
             query_outbox._trim_again()
-        query_outbox.last = max(query_outbox.last, query_outbox.trimmed_through)
+            query_outbox.last = max(query_outbox.last, query_outbox.trimmed_through)
+            query_outbox._forget_digests_beyond_last()
         query_outbox.floor = min(query_outbox.batches, default=query_outbox.trimmed_through + 1) - 1
         query_outbox.require_no_gap()
         return query_outbox
@@ -83,6 +84,17 @@ class QueryOutbox:
         if self.trimmed_through > self.last:
             for number in list(self.batches):
                 self._take(number)
+
+    def _forget_digests_beyond_last(self) -> None:
+        """Delete the digests of batches of which the disk has no other trace.
+
+        A loss of power can undo the deletion of a query's directory, and keep of it the deletion of
+        a trimmed batch but not the record of the trim. The query begins again at batch 1 then, and
+        the old digest would be that of the new batch.
+        """
+        for number in [number for number in self.digests if number > self.last]:
+            del self.digests[number]
+            self._files.unlink(self._place / f"{number}.digest")
 
     def require_no_gap(self) -> None:
         """Raise OutboxDamaged if a batch between ``floor`` and ``last`` is missing."""

@@ -43,5 +43,10 @@ def test_histories_of_an_outbox_reach_each_fault(what: str, result: Result) -> N
     assert result.counters[what] >= REACHED_AT_LEAST[what], result.summary
 
 
+def test_loss_of_power_in_a_drop_leaves_no_digest_for_another_batch() -> None:
+    """Some one in fifteen thousand histories comes to it."""
+    assert play(OutboxHistory, 18831)["drops"] == 2
+
+
 def test_a_seed_always_makes_the_same_history() -> None:
     assert tell(OutboxHistory, 3) == tell(OutboxHistory, 3)

@@ -136,6 +136,22 @@ def test_outbox_without_batches_remembers_the_last_one(tmp_path: Path) -> None:
     assert _admit(reopened, tmp_path, 3) is Admission.ADMITTED
 
 
+def test_digest_of_a_batch_that_left_no_other_trace_is_forgotten(tmp_path: Path) -> None:
+    """The power is lost in a drop, after a trim: the disk kept the end of batch 1 and its digest,
+    but neither the record of the trim nor the end of the query's directory."""
+    outbox = _open(tmp_path)
+    _admit(outbox, tmp_path, 1)
+    outbox.report_digest(QUERY, 1, digest_of_table(_rows(1)))
+    outbox.trim(QUERY, 1)
+    (tmp_path / QUERY / "1.left").unlink()
+    reopened = _open(tmp_path)
+    assert reopened.digest(QUERY, 1) is None
+    other = pa.table({"n": [7]})
+    assert _admit(reopened, tmp_path, 1, rows=other) is Admission.ADMITTED
+    reopened.report_digest(QUERY, 1, digest_of_table(other))
+    assert _open(tmp_path).digest(QUERY, 1) == digest_of_table(other)
+
+
 @pytest.mark.parametrize("left", [b"", b"\0" * 32, b"3f2a", b"ab" * 16 + b" 00000000"])
 def test_damaged_digest_file_is_computed_again(tmp_path: Path, left: bytes) -> None:
     outbox = _open(tmp_path)

@@ -78,7 +78,17 @@ def test_metadata_of_the_wheel_is_correct(wheel: Path) -> None:
         )
     assert about["Version"] == __version__
     assert about["License-Expression"] == "Apache-2.0"
-    assert set(about.get_all("Provides-Extra", [])) == {"demo", "dev", "docs", "embedded"}
+    assert set(about.get_all("Provides-Extra", [])) == {
+        "demo",
+        "dev",
+        "docs",
+        "embedded",
+        "kafka",
+        "mqtt",
+        "nats",
+        "rabbitmq",
+        "redis",
+    }
 
 
 def test_version_is_in_one_place(wheel: Path) -> None:

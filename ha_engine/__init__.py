@@ -23,8 +23,9 @@ An event passes through the packages in this order:
 ``demo``        is the demo of the command line.
 ``config``      reads the settings.
 ``plugins``     defines the interface of sinks and sources.
+``connectors``  has the sources and sinks of message brokers.
 ``testing``     has the tests that sinks and sources of plugins must pass.
-``formats``     reads text formats, for files of producers and for sources.
+``formats``     reads and writes the formats of files and messages.
 ``stats``       counts and measures.
 ``system``      wraps calls of the operating system.
 

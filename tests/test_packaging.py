@@ -83,10 +83,8 @@ def test_metadata_of_the_wheel_is_correct(wheel: Path) -> None:
         "dev",
         "docs",
         "embedded",
-        "kafka",
         "mqtt",
         "nats",
-        "rabbitmq",
         "redis",
     }
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Look at the sources of an application.\n\n"
-    "Example: ha-engine source peek orders.yaml orders/kafka",
+    "Example: ha-engine source peek orders.yaml orders/nats",
     no_args_is_help=True,
 )
 
@@ -54,7 +54,7 @@ def peek(
     The command asks the node at --url where the source continues. Rows that are no events of the
     stream come after the others, with the reason.
 
-    Example: ha-engine source peek orders.yaml orders/kafka -n 3
+    Example: ha-engine source peek orders.yaml orders/nats -n 3
     """
     from ha_engine.client.admin import fetch_status
     from ha_engine.node.connections import find_source, peek

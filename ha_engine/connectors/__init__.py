@@ -2,16 +2,13 @@
 
 A connector uses only what a package of other people could use: ``ha_engine.plugins``, the errors,
 and the types of ``ha_engine.config.quantities``. Each needs an extra of this package, such as
-``pip install ha-engine[kafka]``. A connector imports its library when an instance is opened, so
+``pip install ha-engine[nats]``. A connector imports its library when an instance is opened, so
 that ``app check`` and the other connectors work without it.
 
 ``library``       imports the library of an extra, or names the extra that is missing.
 ``loop_thread``   runs the calls of an asyncio library from the blocking calls of a plug-in.
 ``row_label``     labels messages, so that a new active knows how much of a batch is delivered.
-``kafka``         reads and writes the topics of Kafka.
 ``mqtt``          reads and publishes messages of an MQTT 5 broker.
 ``nats``          reads and writes the streams of NATS JetStream.
-``postgres_cdc``  reads the changes of a PostgreSQL table.
-``rabbitmq``      reads queues of RabbitMQ, and publishes to its exchanges.
 ``redis``         reads and writes the streams of Redis.
 """

@@ -456,9 +456,8 @@ class SnapshotHistory(DiskHistory):
             begun = self._bring(node, lineage)
         if not begun:
             self.tell("build the checkpoint anew")
+            self._delete_checkpoint()
             with disk(self._checkpoint):
-                if self._checkpoint.exists():
-                    self.files.rmtree(self._checkpoint)
                 make_directory(self._checkpoint, files=self.files)
             stamp_restored(self._checkpoint, lineage, self.files)
             self._write("metadata", b'{"id":"one"}')
@@ -676,10 +675,19 @@ class SnapshotHistory(DiskHistory):
 
     def _lose_checkpoint(self, node: Node) -> None:
         """Delete the checkpoint, as an operator may, and bring the query's state back."""
-        with disk(self._checkpoint):
-            if self._checkpoint.exists():
-                self.files.rmtree(self._checkpoint)
+        self._delete_checkpoint()
         self._mend_checkpoint(node)
+
+    def _delete_checkpoint(self) -> None:
+        """Like ``open_checkpoint``, rename it first, since half of a checkpoint would count as a
+        whole one."""
+        aside = self._checkpoint.with_name(f"{QUERY}.set-aside-0")
+        with disk(self._checkpoint):
+            if aside.exists():
+                self.files.rmtree(aside)
+            if self._checkpoint.exists():
+                self.files.rename(self._checkpoint, aside)
+                self.files.rmtree(aside)
 
     def _toggle(self, node: Node) -> None:
         self.calls.is_down = not self.calls.is_down

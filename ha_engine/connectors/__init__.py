@@ -8,7 +8,6 @@ that ``app check`` and the other connectors work without it.
 ``library``       imports the library of an extra, or names the extra that is missing.
 ``loop_thread``   runs the calls of an asyncio library from the blocking calls of a plug-in.
 ``row_label``     labels messages, so that a new active knows how much of a batch is delivered.
-``mqtt``          reads and publishes messages of an MQTT 5 broker.
 ``nats``          reads and writes the streams of NATS JetStream.
 ``redis``         reads and writes the streams of Redis.
 """

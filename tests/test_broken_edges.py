@@ -385,7 +385,7 @@ BREAKAGES = (
         "Retention._through",
         "retain_after",
         "",
-        "dst/test_pair_histories.py",
+        "core/test_retention.py",
     ),
     Breakage(
         "R24",

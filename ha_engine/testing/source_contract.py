@@ -9,9 +9,9 @@ class TestMySource(SourceContract):
     def put(self, rows: list[dict[str, Any]]) -> None:
         make these rows readable, after those of earlier calls
 
-The rows of the tests have the columns ``id`` (a number) and ``text``. A source of messages gets
-each row as a message in JSON. The source must return every row in order. When opened at an offset
-that it returned, the source must return the following rows again.
+The rows of the tests have the columns ``id`` (a number) and ``text``. The source must return every
+row in order. When opened at an offset that it returned, the source must return the following rows
+again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import pyarrow as pa
 from ha_engine.plugins import (
     OFFSET_BYTES_MAX,
     SOURCES,
-    Messages,
     SourceBatch,
     SourcePlace,
     SourcePlugin,
@@ -51,13 +50,11 @@ def _rows_of(batch: SourceBatch) -> list[dict[str, Any]]:
     if isinstance(batch.rows, pa.RecordBatch):
         found: list[dict[str, Any]] = batch.rows.to_pylist()
         return found
-    rows = batch.rows.values if isinstance(batch.rows, Messages) else batch.rows
-    return [json.loads(row or b"null") for row in rows]
+    return [json.loads(row) for row in batch.rows]
 
 
-class SourceTests:
-    """The tests of any kind of source, and what the tests of a kind need. ``home`` is an empty
-    directory for one test."""
+class SourceContract:
+    """The tests of a kind of source. ``home`` is an empty directory for one test."""
 
     kind: ClassVar[type[SourcePlugin]]
     home: Path
@@ -110,55 +107,19 @@ class SourceTests:
         assert found == _rows(0, 20)
         source.close()
 
+    def test_without_rows_it_comes_back_in_time(self) -> None:
+        source = self.opened()
+        began = time.monotonic()
+        assert source.read(ROWS_MAX, READ_SECONDS) is None
+        assert time.monotonic() - began < READ_SECONDS + LATE_SECONDS
+        source.close()
+
     def test_rows_that_come_later_are_read(self) -> None:
         self.put(_rows(0, 3))
         source = self.opened()
         assert self._rest(source) == _rows(0, 3)
         self.put(_rows(3, 3))
         assert self._rest(source, 3) == _rows(3, 3)
-        source.close()
-
-    def _rest(self, source: SourcePlugin, least: int = 0) -> list[dict[str, Any]]:
-        """Return all available rows. Wait for at least ``least`` rows, but at most LATE_SECONDS."""
-        found, until = list[dict[str, Any]](), time.monotonic() + LATE_SECONDS
-        while True:
-            batch = source.read(ROWS_MAX, READ_SECONDS)
-            if batch is not None:
-                self._require_fit(batch)
-                found += _rows_of(batch)
-            elif len(found) >= least or time.monotonic() > until:
-                return found
-
-    def _read(self, source: SourcePlugin, rows_max: int) -> list[dict[str, Any]]:
-        batch = self._batch(source, rows_max)
-        return _rows_of(batch)
-
-    @staticmethod
-    def _batch(source: SourcePlugin, rows_max: int) -> SourceBatch:
-        """Return the next batch that has rows."""
-        while True:
-            batch = source.read(rows_max, LATE_SECONDS)
-            assert batch is not None, "rows are missing"
-            if batch.rows:
-                return batch
-
-    @staticmethod
-    def _require_fit(batch: SourceBatch) -> None:
-        assert isinstance(batch.offset, str), "an offset is text"
-        assert len(batch.offset.encode()) <= OFFSET_BYTES_MAX, "the offset is too long"
-        assert not batch.dead_letters
-        for row in range(len(batch.rows)):
-            assert batch.place(row), "a row has no place"
-
-
-class SourceContract(SourceTests):
-    """The tests of a kind of source that can be read again from an offset."""
-
-    def test_without_rows_it_comes_back_in_time(self) -> None:
-        source = self.opened()
-        began = time.monotonic()
-        assert source.read(ROWS_MAX, READ_SECONDS) is None
-        assert time.monotonic() - began < READ_SECONDS + LATE_SECONDS
         source.close()
 
     def test_another_instance_goes_on_behind_any_offset(self) -> None:
@@ -191,3 +152,27 @@ class SourceContract(SourceTests):
         source.open(None)
         assert self._rest(source, 10) == _rows(0, 10)
         source.close()
+
+    def _rest(self, source: SourcePlugin, least: int = 0) -> list[dict[str, Any]]:
+        """Return all available rows. Wait for at least ``least`` rows, but at most LATE_SECONDS."""
+        found, until = list[dict[str, Any]](), time.monotonic() + LATE_SECONDS
+        while True:
+            batch = source.read(ROWS_MAX, READ_SECONDS)
+            if batch is not None:
+                self._require_fit(batch)
+                found += _rows_of(batch)
+            elif len(found) >= least or time.monotonic() > until:
+                return found
+
+    def _read(self, source: SourcePlugin, rows_max: int) -> list[dict[str, Any]]:
+        batch = source.read(rows_max, LATE_SECONDS)
+        assert batch is not None, "rows are missing"
+        return _rows_of(batch)
+
+    @staticmethod
+    def _require_fit(batch: SourceBatch) -> None:
+        assert isinstance(batch.offset, str), "an offset is text"
+        assert len(batch.offset.encode()) <= OFFSET_BYTES_MAX, "the offset is too long"
+        assert not batch.dead_letters
+        for row in range(len(batch.rows)):
+            assert batch.place(row), "a row has no place"

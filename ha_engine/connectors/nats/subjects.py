@@ -36,9 +36,9 @@ def is_covered(subject: str, patterns: Iterable[str]) -> bool:
 
 
 def _matches(tokens: list[str], pattern: list[str]) -> bool:
-    if pattern[-1] == ">":
+    if pattern[-1:] == [">"]:
         head = pattern[:-1]
-        return len(tokens) > len(head) and _matches(tokens[: len(head)], head or [])
+        return len(tokens) > len(head) and _matches(tokens[: len(head)], head)
     return len(tokens) == len(pattern) and all(
         wanted in ("*", token) for token, wanted in zip(tokens, pattern, strict=True)
     )

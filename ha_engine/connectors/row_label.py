@@ -1,7 +1,7 @@
-"""Labels of messages, which tell a new active how much of a batch a destination has.
+"""Labels of messages, from which a new active reads how much of a batch a destination has.
 
 Some destinations cannot store the rows of a batch in one transaction, but keep the messages of one
-writer in their order. The sink labels each message. The label of the last message tells which rows
+writer in their order. The sink labels each message. The label of the last message says which rows
 are there, since every node delivers the same rows in the same order.
 """
 

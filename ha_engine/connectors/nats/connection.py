@@ -13,18 +13,16 @@ import random
 import ssl
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from ha_engine.config.quantities import Duration
 from ha_engine.connectors.library import library
 from ha_engine.connectors.loop_thread import LoopThread
-from ha_engine.errors import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
+from ha_engine.connectors.streams import Refused, Unavailable
 
 T = TypeVar("T")
-Refused: TypeAlias = type[SourceRefused] | type[SinkRefused]
-Unavailable: TypeAlias = type[SourceUnavailable] | type[SinkUnavailable]
 
 CLOSE_SECONDS = 1.0
 STREAM_NOT_FOUND = 10059

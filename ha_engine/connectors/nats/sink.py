@@ -18,8 +18,7 @@ With ``exclusive: true`` the sink is the stream's only writer, and each row is t
 
 That text is the ``Nats-Msg-Id`` of the message too. With ``exclusive: false`` only this id prevents
 repetitions: the server ignores a repeated message within the stream's duplicate window. After that
-window, rows of a batch
-whose delivery was interrupted are there twice.
+window, rows of a batch whose delivery was interrupted are there twice.
 """
 
 from __future__ import annotations
@@ -37,12 +36,13 @@ from pydantic import AfterValidator
 from ha_engine.connectors.nats.connection import ApiError, Connection, NatsOptions
 from ha_engine.connectors.nats.subjects import checked_subject, is_covered, is_subject
 from ha_engine.connectors.row_label import NAME, RowLabel, labels_of, next_row
+from ha_engine.connectors.streams import remaining_of, windows
 from ha_engine.errors import SinkRefused, SinkUnavailable
 from ha_engine.plugins import OutputBatch, SinkPlace
 
 REMEDY = "purge the stream, or give the sink a new stream"
 WINDOW_MESSAGES, WINDOW_BYTES = 500, 4 << 20
-"""How much the sink publishes before it waits for the server's answers."""
+"""The most messages and bytes that the sink publishes before it waits for the answers."""
 _WRONG_ID, _WRONG_SEQUENCE = 10070, 10071
 _HEADER = "header."
 
@@ -169,12 +169,7 @@ class NatsSink:
         self._connection.close()
 
     def _remaining(self, batch: OutputBatch) -> float:
-        remaining = batch.remaining_seconds()
-        if remaining <= 0:
-            raise SinkUnavailable(
-                f"the deadline passed before {self._connection.where} had all rows"
-            )
-        return remaining
+        return remaining_of(batch, self._connection.where)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -360,18 +355,11 @@ class NatsSink:
 
 
 def _windows(messages: Sequence[_Message], first: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of windows that have the messages from ``first`` on."""
-    while first < len(messages):
-        last, size = first, 0
-        while last < len(messages) and last - first < WINDOW_MESSAGES and size < WINDOW_BYTES:
-            size += messages[last].size
-            last += 1
-        yield first, last
-        first = last
+    return windows([one.size for one in messages], first, WINDOW_MESSAGES, WINDOW_BYTES)
 
 
 def _reason(subject: str | None, headers: Mapping[str, str]) -> str:
-    """Why no message can have ``subject`` and ``headers``, or ''."""
+    """Return the reason why no message can have ``subject`` and ``headers``, or ''."""
     if subject is None:
         return "the row has no subject"
     if not is_subject(subject):

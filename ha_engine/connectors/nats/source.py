@@ -36,15 +36,15 @@ from pydantic import AfterValidator
 
 from ha_engine.connectors.nats.connection import Connection, NatsOptions
 from ha_engine.connectors.nats.subjects import checked_filter
+from ha_engine.connectors.streams import BATCH_BYTES_MAX, parsed_position
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Backlog, DeadLetter, Messages, SourceBatch, SourcePlace
 
-BYTES_MAX = 8 << 20
-"""Limit of the values of a batch, unless its only message is larger."""
 CONSUMER_SECONDS = 60.0
 """The server deletes the consumer when nobody has read from it for this time."""
 MOVE_SECONDS = 10.0
-"""How often a batch without rows moves the journal's offset past messages that the filter skips."""
+"""The time between two batches without rows, which move the journal's offset past messages that the
+filter skips."""
 _ACK = "$JS.ACK."
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -220,7 +220,8 @@ class NatsSource:
             # The first batch journals where "new" begins, though it has no rows.
             moved = None if is_new else self._position
         else:
-            self._position = moved = self._parsed(offset)
+            name, source = self._options.stream, self._place.source
+            self._position = moved = parsed_position(Position.parse, offset, name, source)
         self._returned = moved, time.monotonic()
         await self._require_same(stream)
         await self._create_consumer()
@@ -235,22 +236,6 @@ class NatsSource:
                 "the retention limits, which may have that stream as its source"
             )
         return stream
-
-    def _parsed(self, offset: str) -> Position:
-        try:
-            position = Position.parse(offset)
-        except ValueError as error:
-            raise self._other_offset("is of another kind of source") from error
-        if position.stream != self._options.stream:
-            raise self._other_offset(f"belongs to stream {position.stream}")
-        return position
-
-    def _other_offset(self, reason: str) -> SourceRefused:
-        return SourceRefused(
-            f"the offset of source {self._place.source} {reason}, not to stream "
-            f"{self._options.stream}; give the source another name to read the stream from its "
-            "start"
-        )
 
     async def _require_same(self, stream: dict[str, Any]) -> None:
         """Refuse a stream that does not have the messages that were read."""
@@ -320,7 +305,7 @@ class NatsSource:
 
     async def _next(self, rows_max: int, seconds: float) -> list[_Delivered]:
         """Return the messages that are there, or wait for one."""
-        pull = await self._pull(rows_max, BYTES_MAX)
+        pull = await self._pull(rows_max, BATCH_BYTES_MAX)
         if pull.too_large:
             # The consumer may have passed the message that it did not deliver.
             self._consumer = ""
@@ -331,8 +316,8 @@ class NatsSource:
             return pull.messages
         pull = await self._pull(1, wait_seconds=seconds)
         size = sum(len(one.value) for one in pull.messages)
-        if pull.messages and rows_max > 1 and size < BYTES_MAX and pull.messages[-1].pending:
-            more = await self._pull(rows_max - 1, BYTES_MAX - size)
+        if pull.messages and rows_max > 1 and size < BATCH_BYTES_MAX and pull.messages[-1].pending:
+            more = await self._pull(rows_max - 1, BATCH_BYTES_MAX - size)
             if more.too_large:
                 self._consumer = ""
             return pull.messages + more.messages

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from ha_engine.config.quantities import Duration
 from ha_engine.connectors.library import library
-from ha_engine.errors import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
-
-Refused: TypeAlias = type[SourceRefused] | type[SinkRefused]
-Unavailable: TypeAlias = type[SourceUnavailable] | type[SinkUnavailable]
+from ha_engine.connectors.streams import Refused, Unavailable
 
 _PASSES = ("OOM", "MISCONF", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
-"""Beginnings of answers that say what will pass without a change by a person, or after one of the
-server."""
+"""Words in answers about a state of the server that passes by itself, or that an operator of the
+server ends."""
 _CREDENTIALS = ("WRONGPASS", "NOAUTH", "invalid username-password", "AUTH")
 
 

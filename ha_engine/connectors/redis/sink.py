@@ -26,11 +26,12 @@ from pydantic import Field
 
 from ha_engine.connectors.redis.connection import Connection, RedisOptions, id_of
 from ha_engine.connectors.row_label import NAME, RowLabel, labels_of, next_row
+from ha_engine.connectors.streams import remaining_of, windows
 from ha_engine.errors import SinkRefused, SinkUnavailable
 from ha_engine.plugins import OutputBatch, SinkPlace
 
 WINDOW_ENTRIES, WINDOW_BYTES = 500, 4 << 20
-"""How much one script adds, while the server does nothing else."""
+"""The most entries and bytes that one script adds. The server does nothing else meanwhile."""
 REMEDY = "delete the stream, or give the sink a new stream"
 _HEADER = "header."
 
@@ -152,12 +153,7 @@ class RedisSink:
         ]
 
     def _remaining(self, batch: OutputBatch) -> float:
-        remaining = batch.remaining_seconds()
-        if remaining <= 0:
-            raise SinkUnavailable(
-                f"the deadline passed before {self._connection.where} had all rows"
-            )
-        return remaining
+        return remaining_of(batch, self._connection.where)
 
     # -- delivery ----------------------------------------------------------------------------------
 
@@ -184,7 +180,7 @@ class RedisSink:
             else:
                 break
         if self._options.replicas:
-            self._replicate(batch, f"{batch.number}-{len(messages) - 1}", bool(done + 1))
+            self._replicate(batch, f"{batch.number}-{len(messages) - 1}", has_written=done >= 0)
 
     def _look(self) -> tuple[str, RowLabel | None]:
         """Return the last id of the stream, and the label of its entry if it is there."""
@@ -233,7 +229,7 @@ class RedisSink:
             arguments += [f"{label.batch}-{row}", len(parts), *parts]
         return bool(self._connection.run(_ADD, *arguments))
 
-    def _replicate(self, batch: OutputBatch, last: str, has_written: bool) -> None:
+    def _replicate(self, batch: OutputBatch, last: str, *, has_written: bool) -> None:
         """Wait until enough replicas have the batch."""
         if not has_written:
             self._connection.run(_SYNC, last)
@@ -249,11 +245,4 @@ class RedisSink:
 def _windows(
     messages: Sequence[tuple[bytes, Mapping[str, str]]], first: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of windows that have the messages from ``first`` on."""
-    while first < len(messages):
-        last, size = first, 0
-        while last < len(messages) and last - first < WINDOW_ENTRIES and size < WINDOW_BYTES:
-            size += len(messages[last][0])
-            last += 1
-        yield first, last
-        first = last
+    return windows([len(value) for value, _ in messages], first, WINDOW_ENTRIES, WINDOW_BYTES)

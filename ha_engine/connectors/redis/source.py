@@ -23,11 +23,10 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from ha_engine.connectors.redis.connection import Connection, RedisOptions, id_of, info_of
+from ha_engine.connectors.streams import BATCH_BYTES_MAX, parsed_position
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Backlog, DeadLetter, Messages, SourceBatch, SourcePlace
 
-BYTES_MAX = 8 << 20
-"""Limit of the values of a batch, unless its only entry is larger."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BLOCK_SECONDS = 0.5
 _START = (0, 0)
@@ -64,7 +63,7 @@ class RedisSourceOptions(RedisOptions):
     - ``start``: without an offset, begin with the stream's ``first`` entry, or with the first
       ``new`` entry.
     - ``skip_lost``: continue after entries that the stream has lost before they were read. A dead
-      letter tells how many.
+      letter has their number.
     """
 
     value_field: str | None = "value"
@@ -101,7 +100,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What XINFO STREAM tells. ``added`` counts all entries that were ever added."""
+    """The answer of XINFO STREAM. ``added`` counts all entries that were ever added."""
 
     length: int
     first: tuple[int, int]
@@ -157,7 +156,8 @@ class RedisSource:
             state, _, _ = self._look(Position(self._options.stream), 1)
             self._position = self._start(state)
             return
-        self._position = self._parsed(offset)
+        name, source = self._options.stream, self._place.source
+        self._position = parsed_position(Position.parse, offset, name, source)
         state, has_own, _ = self._look(self._position, 1)
         self._position = self._checked(state, has_own)
 
@@ -181,7 +181,7 @@ class RedisSource:
     def _look(self, position: Position, count: int) -> tuple[_State, bool, list[_Entry]]:
         """Return the state of the stream, whether it has the entry of ``position``, and the entries
         after it."""
-        found = self._connection.run(_READ, position.written_id, count, BYTES_MAX)
+        found = self._connection.run(_READ, position.written_id, count, BATCH_BYTES_MAX)
         if not found:
             return _State(0, _START, _START, 0, _START), False, []
         info = info_of(found[0])
@@ -217,22 +217,6 @@ class RedisSource:
             self._is_unsaved = True  # the first batch journals where "new" begins
             return Position(self._options.stream, state.last, state.added)
         return Position(self._options.stream, _START, state.added - state.length)
-
-    def _parsed(self, offset: str) -> Position:
-        try:
-            position = Position.parse(offset)
-        except ValueError as error:
-            raise self._other_offset("is of another kind of source") from error
-        if position.stream != self._options.stream:
-            raise self._other_offset(f"belongs to stream {position.stream}")
-        return position
-
-    def _other_offset(self, reason: str) -> SourceRefused:
-        return SourceRefused(
-            f"the offset of source {self._place.source} {reason}, not to stream "
-            f"{self._options.stream}; give the source another name to read the stream from its "
-            "start"
-        )
 
     def _checked(self, state: _State, has_own: bool) -> Position:
         """Return the position, or one behind it if entries are skipped. Raises SourceRefused if the
@@ -292,7 +276,7 @@ class RedisSource:
                 letters.append(DeadLetter(place, "a field is not UTF-8", repr(entry).encode()))
         if entries:
             last = entries[-1].id
-            # Deleted entries are among those that were added, so the end tells the exact number.
+            # Deleted entries count as added, so the number is exact only at the end of the stream.
             added = state.added if last == state.last else position.added + len(entries)
             position = Position(position.stream, last, min(added, state.added))
         self._position = position

@@ -3,77 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import shutil
-import signal
 import socket
-import subprocess
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from ha_engine.connectors.loop_thread import LoopThread
-from tests.programs import found
-from tests.waiting import wait_until
+from tests.connectors.server import Server, running
 
 MAX_PAYLOAD = 16 << 20
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+class NatsBroker(Server):
+    """A server whose configuration has the lines ``settings`` too."""
 
-
-class NatsBroker:
-    """A server with its data in ``directory``. ``settings`` are lines of its configuration."""
+    program = "nats-server"
 
     def __init__(self, directory: Path, settings: str = "") -> None:
-        self.port, self._settings = free_port(), settings
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(directory)
+        self._settings = settings
 
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        config = self._directory / "nats.conf"
+    def arguments(self) -> list[str]:
+        config = self.directory / "nats.conf"
         config.write_text(
             f"listen: 127.0.0.1:{self.port}\nmax_payload: {MAX_PAYLOAD}\n"
-            f'jetstream {{ store_dir: "{self._directory / "data"}" }}\n{self._settings}\n'
+            f'jetstream {{ store_dir: "{self.directory / "data"}" }}\n{self._settings}\n'
         )
-        program = found("nats-server")
-        assert program is not None
-        with (self._directory / "nats.log").open("ab") as log:
-            self._process = subprocess.Popen([program, "-c", str(config)], stdout=log, stderr=log)
-        wait_until(self._is_ready)
+        return ["-c", str(config)]
 
-    def _is_ready(self) -> bool:
-        """Whether the server greets a connection, which it does after JetStream has started."""
-        assert self._process is not None
-        assert self._process.poll() is None, (self._directory / "nats.log").read_text()
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
-                return connection.recv(4) == b"INFO"
-        except OSError:
-            return False
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def _end(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-            self._process.wait()
-            self._process = None
+    def answers(self, connection: socket.socket) -> bool:
+        """Whether the server greets, which it does after JetStream has started."""
+        return connection.recv(4) == b"INFO"
 
 
 class NatsClient:
@@ -154,79 +120,5 @@ async def _ignore(error: Exception) -> None:
     pass
 
 
-@contextlib.contextmanager
-def running_broker(settings: str = "") -> Iterator[NatsBroker]:
-    directory = Path(tempfile.mkdtemp(prefix="nats-"))
-    broker = NatsBroker(directory, settings)
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.kill()
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-class Proxy:
-    """Forwards connections to a port, until it is frozen: then it keeps what it receives, like the
-    network of a host that hangs."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._flows = threading.Event()
-        self._flows.set()
-        self._limit: int | None = None
-        self._sockets: list[socket.socket] = [self._listener]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def freeze_after(self, size: int) -> None:
-        """Freeze the way to the server after ``size`` more bytes."""
-        self._limit = size
-
-    @property
-    def is_frozen(self) -> bool:
-        return not self._flows.is_set()
-
-    def thaw(self) -> None:
-        self._limit = None
-        self._flows.set()
-
-    def close(self) -> None:
-        self.thaw()
-        for one in self._sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets += [client, server]
-                for source, target, counts in ((client, server, True), (server, client, False)):
-                    threading.Thread(
-                        target=self._pump, args=(source, target, counts), daemon=True
-                    ).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket, counts: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                self._forward(data, target, counts)
-            if counts:
-                self._flows.wait()
-            target.shutdown(socket.SHUT_WR)
-
-    def _forward(self, data: bytes, target: socket.socket, counts: bool) -> None:
-        if counts and self._limit is not None:
-            now = data[: self._limit]
-            target.sendall(now)
-            self._limit -= len(now)
-            data = data[len(now) :]
-            if not data:
-                return
-            self._flows.clear()
-        if counts:
-            self._flows.wait()
-        target.sendall(data)
+def running_broker(settings: str = "") -> AbstractContextManager[NatsBroker]:
+    return running(lambda directory: NatsBroker(directory, settings))

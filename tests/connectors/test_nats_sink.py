@@ -14,12 +14,16 @@ import pytest
 
 from ha_engine.connectors.nats import sink as module
 from ha_engine.connectors.nats.sink import NatsSink
+from ha_engine.connectors.nats.subjects import is_covered
 from ha_engine.connectors.row_label import NAME
 from ha_engine.errors import SinkRefused, SinkUnavailable
-from ha_engine.plugins import Messages, OutputBatch, SinkPlace
+from ha_engine.plugins import OutputBatch, SinkPlace
 from ha_engine.testing import SinkContract
 from ha_engine.testing.sink_contract import SCHEMA, refusal_of
-from tests.connectors.nats_broker import NatsBroker, NatsClient, Proxy, free_port, running_broker
+from tests.connectors.deliveries import batch_of, deliver_at_once, deliver_with_kills, rows
+from tests.connectors.nats_broker import NatsBroker, NatsClient, running_broker
+from tests.connectors.proxy import Proxy
+from tests.connectors.server import free_port
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -74,27 +78,21 @@ def own() -> Iterator[Setting]:
         client.close()
 
 
-def batch_of(
-    number: int,
-    values: list[bytes],
-    seconds: float = 60.0,
-    sink: str = "sink",
-    **attributes: list[Any],
-) -> OutputBatch:
-    until = time.monotonic() + seconds
-    rows = pa.table({"id": list(range(len(values)))})
-    return OutputBatch(
-        number,
-        len(values),
-        f"group/query/{sink}/{number}",
-        lambda: rows,
-        lambda: until - time.monotonic(),
-        lambda: Messages(values, attributes),
-    )
-
-
-def rows(number: int, count: int, size: int = 0) -> list[bytes]:
-    return [b"%d/%d" % (number, row) + b"." * size for row in range(count)]
+@pytest.mark.parametrize(
+    ("pattern", "covers"),
+    [
+        ("orders.new", True),
+        ("orders.*", True),
+        ("*.new", True),
+        ("orders.>", True),
+        (">", True),
+        ("orders", False),
+        ("orders.new.>", False),
+        ("orders.*.*", False),
+    ],
+)
+def test_subject_is_covered_by_the_patterns_that_match_it(pattern: str, covers: bool) -> None:
+    assert is_covered("orders.new", [pattern]) is covers
 
 
 class TestContract(SinkContract):
@@ -206,26 +204,8 @@ def test_two_actives_at_once_deliver_each_row_once(
 ) -> None:
     monkeypatch.setattr(module, "WINDOW_MESSAGES", 7)
 
-    def deliver(sink: NatsSink) -> None:
-        for number in range(1, 9):
-            while True:
-                try:
-                    sink.deliver(batch_of(number, rows(number, 30)))
-                    break
-                except SinkUnavailable:
-                    continue
-                except SinkRefused:
-                    break  # the other one is ahead
-
-    sinks = [setting.made(), setting.made()]
-    threads = [threading.Thread(target=deliver, args=(sink,)) for sink in sinks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for sink in sinks:
-        sink.close()
-    assert setting.found() == [row for number in range(1, 9) for row in rows(number, 30)]
+    wanted = deliver_at_once([setting.made(), setting.made()])
+    assert setting.found() == wanted
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -233,31 +213,9 @@ def test_random_kills_deliver_each_row_once(
     own: Setting, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers and actives end at random moments, and every batch is repeated at random."""
-    chance = random.Random(seed)
     monkeypatch.setattr(module, "WINDOW_MESSAGES", 5)
-    sink, number, counts = own.made(), 1, {n: chance.randrange(1, 60) for n in range(1, 7)}
-    attempts = 0
-    while number <= 6:
-        attempts += 1
-        # The patience grows, so that even a slow host gets on.
-        seconds = chance.choice((0.01, 0.03, 0.1, 5.0)) * (1 + attempts / 20)
-        killer = threading.Timer(chance.random() / 20, own.broker.kill)
-        if chance.random() < 0.3:
-            killer.start()
-        try:
-            sink.deliver(batch_of(number, rows(number, counts[number]), seconds))
-            number += chance.random() < 0.7
-        except SinkUnavailable:
-            pass
-        killer.cancel()
-        if killer.ident is not None:
-            killer.join()
-            own.broker.kill()
-            own.broker.start()
-        if chance.random() < 0.3:
-            sink = own.made()  # the next active, while the former one still has its connection
-    own.made().deliver(batch_of(6, rows(6, counts[6])))
-    assert own.found() == [row for n, count in counts.items() for row in rows(n, count)]
+    wanted = deliver_with_kills(own.made, own.broker, seed, 60)
+    assert own.found() == wanted
 
 
 def test_purged_stream_continues(setting: Setting) -> None:

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from ha_engine.connectors.nats.source import BYTES_MAX, NatsSource
+from ha_engine.connectors.nats.source import NatsSource
+from ha_engine.connectors.streams import BATCH_BYTES_MAX
 from ha_engine.errors import SourceRefused, SourceUnavailable
-from ha_engine.plugins import Messages, SourceBatch, SourcePlace
+from ha_engine.plugins import Messages, SourcePlace
 from ha_engine.testing import SourceContract
 from ha_engine.testing.sink_contract import SCHEMA, refusal_of
-from tests.connectors.nats_broker import NatsBroker, NatsClient, free_port, running_broker
+from tests.connectors.deliveries import numbered, rest, values
+from tests.connectors.nats_broker import NatsBroker, NatsClient, running_broker
+from tests.connectors.server import free_port
 from tests.programs import needs
-from tests.waiting import wait_until
 
 pytestmark = needs("nats-server")
 
@@ -65,24 +67,6 @@ def own() -> Iterator[Setting]:
         client = NatsClient(broker.url)
         yield Setting(broker, client)
         client.close()
-
-
-def numbered(*numbers: int) -> list[bytes]:
-    return [b"%d" % number for number in numbers]
-
-
-def values(batch: SourceBatch | None) -> list[bytes | None]:
-    if batch is None:
-        return []
-    assert isinstance(batch.rows, Messages)
-    return list(batch.rows.values)
-
-
-def rest(source: NatsSource, count: int) -> list[bytes | None]:
-    """Read until ``count`` values are there."""
-    found = list[bytes | None]()
-    wait_until(lambda: found.extend(values(source.read(1000, 0.2))) or len(found) >= count)
-    return found
 
 
 class TestContract(SourceContract):
@@ -134,7 +118,7 @@ def test_batch_is_limited_in_bytes_but_a_single_larger_message_comes_alone(
     source.close()
     assert [one for batch in found for one in batch] == [small] * 3 + [large, b"last"]
     for batch in found:
-        assert len(batch) <= 1 or sum(len(one or b"") for one in batch) <= BYTES_MAX
+        assert len(batch) <= 1 or sum(len(one or b"") for one in batch) <= BATCH_BYTES_MAX
 
 
 def test_large_message_that_arrives_while_the_source_waits_is_read(setting: Setting) -> None:

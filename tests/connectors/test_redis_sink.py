@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from ha_engine.connectors.redis import sink as module
 from ha_engine.connectors.redis.sink import RedisSink
 from ha_engine.errors import SinkRefused, SinkUnavailable
-from ha_engine.plugins import Messages, OutputBatch, SinkPlace
+from ha_engine.plugins import SinkPlace
 from ha_engine.testing import SinkContract
 from ha_engine.testing.sink_contract import SCHEMA
-from tests.connectors.nats_broker import Proxy
-from tests.connectors.redis_broker import RedisBroker, free_port, running_broker
+from tests.connectors.deliveries import batch_of, deliver_at_once, deliver_with_kills, rows
+from tests.connectors.proxy import Proxy
+from tests.connectors.redis_broker import RedisBroker, running_broker
+from tests.connectors.server import free_port
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -63,28 +63,6 @@ def own() -> Iterator[Setting]:
     """A setting whose server the test may kill."""
     with running_broker() as broker:
         yield Setting(broker)
-
-
-def batch_of(
-    number: int,
-    values: list[bytes],
-    seconds: float = 60.0,
-    sink: str = "sink",
-    **attributes: list[Any],
-) -> OutputBatch:
-    until = time.monotonic() + seconds
-    return OutputBatch(
-        number,
-        len(values),
-        f"group/query/{sink}/{number}",
-        lambda: pa.table({"id": list(range(len(values)))}),
-        lambda: until - time.monotonic(),
-        lambda: Messages(values, attributes),
-    )
-
-
-def rows(number: int, count: int) -> list[bytes]:
-    return [b"%d/%d" % (number, row) for row in range(count)]
 
 
 class TestContract(SinkContract):
@@ -181,24 +159,8 @@ def test_two_actives_at_once_deliver_each_row_once(
 ) -> None:
     monkeypatch.setattr(module, "WINDOW_ENTRIES", 3)
 
-    def deliver(sink: RedisSink) -> None:
-        for number in range(1, 9):
-            while True:
-                try:
-                    sink.deliver(batch_of(number, rows(number, 30)))
-                    break
-                except SinkUnavailable:
-                    continue
-                except SinkRefused:
-                    break  # the other one is ahead
-
-    sinks = [setting.made(), setting.made()]
-    threads = [threading.Thread(target=deliver, args=(sink,)) for sink in sinks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert setting.found() == [row for number in range(1, 9) for row in rows(number, 30)]
+    wanted = deliver_at_once([setting.made(), setting.made()])
+    assert setting.found() == wanted
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -206,32 +168,9 @@ def test_random_kills_deliver_each_row_once(
     own: Setting, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers and actives end at random moments, and every batch is repeated at random."""
-    chance = random.Random(seed)
     monkeypatch.setattr(module, "WINDOW_ENTRIES", 2)
-    sink, number, counts = own.made(), 1, {n: chance.randrange(1, 200) for n in range(1, 7)}
-    attempts = 0
-    while number <= 6:
-        attempts += 1
-        # The patience grows, so that even a slow host gets on.
-        seconds = chance.choice((0.01, 0.03, 0.1, 5.0)) * (1 + attempts / 20)
-        killer = threading.Timer(chance.random() / 20, own.broker.kill)
-        kills = chance.random() < 0.3
-        if kills:
-            killer.start()
-        try:
-            sink.deliver(batch_of(number, rows(number, counts[number]), seconds))
-            number += chance.random() < 0.7
-        except SinkUnavailable:
-            pass
-        if kills:
-            killer.cancel()
-            killer.join()
-            own.broker.kill()
-            own.broker.start()
-        if chance.random() < 0.3:
-            sink = own.made()  # the next active, while the former one still has its connection
-    own.made().deliver(batch_of(6, rows(6, counts[6])))
-    assert own.found() == [row for n, count in counts.items() for row in rows(n, count)]
+    wanted = deliver_with_kills(own.made, own.broker, seed, 200)
+    assert own.found() == wanted
 
 
 def test_other_ends_of_the_stream_are_refused(setting: Setting) -> None:

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from ha_engine.connectors.redis.source import BYTES_MAX, RedisSource
+from ha_engine.connectors.redis.source import RedisSource
+from ha_engine.connectors.streams import BATCH_BYTES_MAX
 from ha_engine.errors import SourceRefused, SourceUnavailable
-from ha_engine.plugins import Messages, SourceBatch, SourcePlace
+from ha_engine.plugins import Messages, SourcePlace
 from ha_engine.testing import SourceContract
 from ha_engine.testing.sink_contract import SCHEMA, refusal_of
-from tests.connectors.redis_broker import RedisBroker, free_port, running_broker
+from tests.connectors.deliveries import numbered, rest, values
+from tests.connectors.redis_broker import RedisBroker, running_broker
+from tests.connectors.server import free_port
 from tests.programs import needs
-from tests.waiting import wait_until
 
 pytestmark = needs("redis-server")
 
@@ -74,24 +76,6 @@ def own() -> Iterator[Setting]:
     """A setting whose server the test may kill."""
     with running_broker() as broker:
         yield Setting(broker)
-
-
-def numbered(*numbers: int) -> list[bytes]:
-    return [b"%d" % number for number in numbers]
-
-
-def values(batch: SourceBatch | None) -> list[bytes | None]:
-    if batch is None:
-        return []
-    assert isinstance(batch.rows, Messages)
-    return list(batch.rows.values)
-
-
-def rest(source: RedisSource, count: int) -> list[bytes | None]:
-    """Read until ``count`` values are there."""
-    found = list[bytes | None]()
-    wait_until(lambda: found.extend(values(source.read(1000, 0.2))) or len(found) >= count)
-    return found
 
 
 class TestContract(SourceContract):
@@ -154,7 +138,7 @@ def test_batch_is_limited_in_bytes_but_a_single_larger_entry_comes_alone(setting
     source.close()
     assert [one for batch in found for one in batch] == [small] * 3 + [large, b"last"]
     for batch in found:
-        assert len(batch) <= 1 or sum(len(one or b"") for one in batch) <= BYTES_MAX
+        assert len(batch) <= 1 or sum(len(one or b"") for one in batch) <= BATCH_BYTES_MAX
 
 
 def test_start_new_is_journalled_before_the_first_entry(setting: Setting) -> None:

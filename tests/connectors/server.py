@@ -1,0 +1,89 @@
+"""A server program of another system as a process, which tests stop, kill and start again."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from tests.programs import found
+from tests.waiting import wait_until
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Server:
+    """A server with its data in ``directory``. A kind says how its program is started, and whether
+    it answers a connection."""
+
+    program: str
+
+    def __init__(self, directory: Path) -> None:
+        self.port, self.directory = free_port(), directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of the program for the next start."""
+        raise NotImplementedError
+
+    def answers(self, connection: socket.socket) -> bool:
+        raise NotImplementedError
+
+    @property
+    def _log(self) -> Path:
+        return self.directory / f"{self.program}.log"
+
+    def start(self) -> None:
+        program = found(self.program)
+        assert program is not None
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([program, *self.arguments()], stdout=log, stderr=log)
+        wait_until(self._is_ready)
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._log.read_text()
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                return self.answers(connection)
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait()
+            self._process = None
+
+
+S = TypeVar("S", bound=Server)
+
+
+@contextlib.contextmanager
+def running(make: Callable[[Path], S]) -> Iterator[S]:
+    """Run the server that ``make`` returns for an empty directory."""
+    directory = Path(tempfile.mkdtemp(prefix="server-"))
+    server = make(directory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(directory, ignore_errors=True)

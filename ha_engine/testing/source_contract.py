@@ -9,9 +9,9 @@ class TestMySource(SourceContract):
     def put(self, rows: list[dict[str, Any]]) -> None:
         make these rows readable, after those of earlier calls
 
-The rows of the tests have the columns ``id`` (a number) and ``text``. The source must return every
-row in order. When opened at an offset that it returned, the source must return the following rows
-again.
+The rows of the tests have the columns ``id`` (a number) and ``text``. A source of messages gets
+each row as a message in JSON. The source must return every row in order. When opened at an offset
+that it returned, the source must return the following rows again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import pyarrow as pa
 from ha_engine.plugins import (
     OFFSET_BYTES_MAX,
     SOURCES,
+    Messages,
     SourceBatch,
     SourcePlace,
     SourcePlugin,
@@ -50,7 +51,8 @@ def _rows_of(batch: SourceBatch) -> list[dict[str, Any]]:
     if isinstance(batch.rows, pa.RecordBatch):
         found: list[dict[str, Any]] = batch.rows.to_pylist()
         return found
-    return [json.loads(row) for row in batch.rows]
+    rows = batch.rows.values if isinstance(batch.rows, Messages) else batch.rows
+    return [json.loads(row or b"null") for row in rows]
 
 
 class SourceContract:

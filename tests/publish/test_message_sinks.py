@@ -23,6 +23,7 @@ from ha_engine.plugins import Claim, Messages, OutputBatch, SinkPlace
 from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
 from ha_engine.publish.sinks.messages import MessageEncoder
 from ha_engine.publish.sinks.plugin import PluginSink
+from ha_engine.testing import LedgerSinkContract
 from tests.publish.batches import GROUP, QUERY, batch_of, soon
 
 ATTRIBUTES = {"key": pa.binary(), "at": pa.timestamp("ms", tz="UTC"), "headers": pa.string()}
@@ -188,30 +189,50 @@ class Book:
         pass
 
     def claim(self, claim: Claim) -> int:
-        book = self._read() or {"epoch": 0, "batch": claim.start_after, "rows": []}
-        if book["epoch"] > claim.epoch:
-            raise Fenced(book["epoch"], "book")
+        empty = {"epoch": 0, "group": claim.group_id, "batch": claim.start_after, "rows": []}
+        book = self.read() or empty
+        self._require_epoch(book, claim.epoch)
+        if book["group"] != claim.group_id:
+            raise SinkRefused(f"{book['group']} has the ledger, not {claim.group_id}")
         self._epoch = claim.epoch
-        self._write(book | {"epoch": claim.epoch, "group": claim.group_id})
+        self._write(book | {"epoch": claim.epoch})
         return int(book["batch"])
 
     def deliver(self, batch: OutputBatch) -> None:
-        book = self._read()
+        book = self.read()
         assert book is not None
-        if book["epoch"] > self._epoch:
-            raise Fenced(book["epoch"], "book")
+        self._require_epoch(book, self._epoch)
+        if batch.number <= book["batch"]:
+            return
+        if batch.number > book["batch"] + 1:
+            raise SinkRefused(f"batch {batch.number} leaves a gap after {book['batch']}")
         rows = book["rows"] + batch.read().to_pylist()
         self._write(book | {"batch": batch.number, "rows": rows})
 
     def close(self) -> None:
         pass
 
-    def _read(self) -> dict[str, Any] | None:
+    def read(self) -> dict[str, Any] | None:
         return json.loads(self._file.read_text()) if self._file.exists() else None
+
+    def _require_epoch(self, book: dict[str, Any], epoch: int) -> None:
+        if book["epoch"] > epoch:
+            raise Fenced(book["epoch"], "book")
 
     def _write(self, book: dict[str, Any]) -> None:
         self._file.with_suffix(".new").write_text(json.dumps(book))
         self._file.with_suffix(".new").replace(self._file)
+
+
+class TestBook(LedgerSinkContract):
+    kind = Book
+
+    def options(self) -> dict[str, Any]:
+        return {"file": str(self.home / "book.json")}
+
+    def delivered(self) -> list[dict[str, Any]]:
+        book = json.loads((self.home / "book.json").read_text())
+        return list(book["rows"])
 
 
 def book_sink(directory: Path) -> PluginSink:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ha_engine.node.connections import Connection
+    from ha_engine.query.application import StreamApplication
     from ha_engine.query.check import ApplicationReport, QueryReport
 
 app = typer.Typer(no_args_is_help=True)
@@ -59,8 +60,8 @@ def check(
     """
     began = time.monotonic()
     steps = _Steps(sys.stderr.isatty() if progress is None else progress)
-    report = _check(file, steps)
-    connections = _connect(file, group, steps) if connect else []
+    application, report = _check(file, steps)
+    connections = _connect(application, group, steps) if connect else []
     seconds = time.monotonic() - began
     tree = {**report.to_json(), "seconds": round(seconds, 1)}
     if connect:
@@ -70,7 +71,7 @@ def check(
         raise typer.Exit(BAD_EXIT_CODE)
 
 
-def _check(file: Path, steps: _Steps) -> ApplicationReport:
+def _check(file: Path, steps: _Steps) -> tuple[StreamApplication, ApplicationReport]:
     from ha_engine.query.application import load_application
     from ha_engine.query.check import BRIEF_JAVA, check_application
     from ha_engine.query.session import SparkSettings, check_java, start_spark
@@ -86,17 +87,16 @@ def _check(file: Path, steps: _Steps) -> ApplicationReport:
         spark = start_spark(settings, application.directory)
         steps.say(f"Spark: started in {time.monotonic() - began:.1f} s")
         try:
-            return check_application(application, spark, steps.planned)
+            return application, check_application(application, spark, steps.planned)
         finally:
             spark.stop()
 
 
-def _connect(file: Path, group: str, steps: _Steps) -> list[Connection]:
+def _connect(application: StreamApplication, group: str, steps: _Steps) -> list[Connection]:
     from ha_engine.node.connections import check_connections
-    from ha_engine.query.application import load_application
 
     found = []
-    for one in check_connections(load_application(file), group):
+    for one in check_connections(application, group):
         steps.say(f"{one.kind} {one.place}: {_verdict(one)}")
         found.append(one)
     return found

@@ -6,7 +6,7 @@
 ``avro``             reads messages of Avro, and ``avro_schema`` compiles their schemas.
 ``protobuf``         reads messages of Protobuf.
 ``registry``         finds schemas in a schema registry.
-``arrow_types``      says which types of Arrow may be converted to which.
+``arrow_types``      has the conversions between types of Arrow that lose nothing.
 ``values``           writes values as JSON in one form.
 ``json_rows``        splits JSON into its objects.
 ``lines``            reads the lines of a file with a limit on the memory of each line.

@@ -1,4 +1,4 @@
-"""Which types of Arrow may be converted to which, without a loss of information.
+"""The conversions between types of Arrow that lose no information.
 
 A conversion checks each value, so that an integer may be sent for a smaller one that has room.
 """

@@ -23,7 +23,7 @@ from ha_engine.formats.json_rows import BadRow
 MAGIC = 0
 CALL_SECONDS = 5.0
 MISSING_SECONDS, MISSING_MAX = 10.0, 1_000
-"""How long the client remembers that a schema is missing, and of how many schemas."""
+"""The time for which the client remembers that a schema is missing, and the most such schemas."""
 _HEAD = struct.Struct(">bI")
 _NO_SUCH = (40401, 40402, 40403)
 """Only with these codes does the registry itself say that a subject, version or schema does not
@@ -47,8 +47,8 @@ def _url(written: str) -> str:
 
 
 class Registry(BaseModel):
-    """Where a schema registry is. ``ca_file`` has the certificates to trust, by default those of
-    the host."""
+    """The address of a schema registry. ``ca_file`` has the certificates to trust, by default those
+    of the host."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

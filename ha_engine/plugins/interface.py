@@ -163,7 +163,8 @@ class LedgerSinkPlugin(SinkPlugin, Protocol):
     Any other sink has its ledger in the node's database, so a crash between the delivery and the
     ledger repeats a batch. A ledger in the transaction of the rows makes each delivery exactly
     once. The engine calls ``deliver`` for batches without rows too, since the ledger must name the
-    last batch.
+    last batch. It calls ``claim`` before the first ``deliver`` of an instance, after each call that
+    raised, and after ``close``.
     """
 
     def claim(self, claim: Claim) -> int:
@@ -194,7 +195,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is known to wait at a source after an offset; None is unknown.
+    """The unread events of a source after an offset. None means that a figure is not known.
 
     ``seconds`` is the age of the next unread event.
     """

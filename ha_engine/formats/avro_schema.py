@@ -26,10 +26,9 @@ from typing import Any
 from uuid import UUID
 
 from ha_engine.formats.json_rows import BadRow
+from ha_engine.formats.values import VALUES_MAX
 
 DEPTH_MAX = 64
-VALUES_MAX = 200_000
-"""The most values of one message, since a value of no bytes takes memory too."""
 NAME_BYTES_MAX = 4 << 20
 """The most characters that the names in a schema may add to the JSON of one message."""
 DECIMAL_DIGITS_MAX, DECIMAL_BYTES_MAX = 76, 32

@@ -16,12 +16,11 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from ha_engine.errors import ConfigError
 from ha_engine.formats.json_rows import BadRow
 from ha_engine.formats.registry import framed
-from ha_engine.formats.values import json_object
+from ha_engine.formats.values import VALUES_MAX, json_object
 
 _TIMESTAMP, _WRAPPERS = "google.protobuf.Timestamp", "google/protobuf/wrappers.proto"
 _NANOS_OF_A_MICROSECOND = 1_000
 _NESTED_MAX = 32
-VALUES_MAX = 200_000
 
 
 class ProtobufMessages:

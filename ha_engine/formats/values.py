@@ -20,6 +20,10 @@ import pyarrow as pa
 from ha_engine.errors import SinkRefused
 from ha_engine.formats.json_rows import BadRow
 
+VALUES_MAX = 200_000
+"""The most values of one message of Avro or Protobuf. A value may take no byte in the message, but
+it takes memory."""
+
 
 def json_object(row: dict[str, Any]) -> bytes:
     """Write ``row`` as a JSON object on one line. Raises BadRow for a value without a form in

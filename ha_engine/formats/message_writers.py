@@ -23,7 +23,7 @@ from ha_engine.formats.messages import (
     RawOptions,
 )
 from ha_engine.formats.protobuf import type_in
-from ha_engine.formats.values import json_text, require_form
+from ha_engine.formats.values import json_text, require_form, rows_of
 
 ROWS_OF_A_MESSAGE = 1_000
 
@@ -74,11 +74,6 @@ def open_writer(options: FormatOptions, base: Path) -> MessageWriter | None:
             )
 
 
-def _rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="lossy")
-    return rows
-
-
 class JsonWriter:
     """One JSON object a message, with all columns, even null ones."""
 
@@ -88,7 +83,7 @@ class JsonWriter:
         require_form(schema)
 
     def values(self, rows: pa.Table) -> list[bytes]:
-        return [json_text(row).encode() for row in _rows_of(rows)]
+        return [json_text(row).encode() for row in rows_of(rows)]
 
 
 class NdjsonWriter:
@@ -100,7 +95,7 @@ class NdjsonWriter:
         require_form(schema)
 
     def values(self, rows: pa.Table) -> list[bytes]:
-        lines = [f"{json_text(row)}\n".encode() for row in _rows_of(rows)]
+        lines = [f"{json_text(row)}\n".encode() for row in rows_of(rows)]
         size = self.rows_per_message
         return [b"".join(lines[at : at + size]) for at in range(0, len(lines), size)]
 
@@ -147,7 +142,7 @@ class CsvWriter:
         if self._names is not None:
             rows = rows.select(list(self._names))
         header = b"" if self._names is not None else self._line(rows.column_names) + b"\n"
-        return [header + self._line(map(_cell, row.values())) for row in _rows_of(rows)]
+        return [header + self._line(map(_cell, row.values())) for row in rows_of(rows)]
 
     def _line(self, cells: Iterable[str]) -> bytes:
         line = io.StringIO()
@@ -183,7 +178,7 @@ class ProtobufWriter:
                 )
 
     def values(self, rows: pa.Table) -> list[bytes]:
-        return [self._value(row) for row in _rows_of(rows)]
+        return [self._value(row) for row in rows_of(rows)]
 
     def _value(self, row: dict[str, Any]) -> bytes:
         message = self._type()

@@ -67,6 +67,12 @@ def _has_form(kind: pa.DataType) -> bool:
     return not (pa.types.is_duration(kind) or pa.types.is_interval(kind))
 
 
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as dictionaries from column names to values; maps become dictionaries too."""
+    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="lossy")
+    return rows
+
+
 def _strict(value: Any) -> str:
     """Write a value as strict JSON.
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
-from ha_engine.formats.values import json_text
+from ha_engine.formats.values import json_text, rows_of
 
 MEDIA_TYPE = "application/x-ndjson"
 
@@ -17,9 +15,3 @@ def json_lines(table: pa.Table) -> bytes:
     Raises TypeError for a value without a form in JSON.
     """
     return "".join(f"{json_text(row)}\n" for row in rows_of(table)).encode()
-
-
-def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows as dictionaries from column names to values; maps become dictionaries too."""
-    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="lossy")
-    return rows

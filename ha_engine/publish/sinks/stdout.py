@@ -8,9 +8,8 @@ from typing import ClassVar
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from ha_engine.formats.values import json_text
+from ha_engine.formats.values import json_text, rows_of
 from ha_engine.plugins import OutputBatch, SinkPlace
-from ha_engine.publish.sinks.json_lines import rows_of
 
 
 class StdoutOptions(BaseModel):

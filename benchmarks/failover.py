@@ -6,7 +6,8 @@ from pathlib import Path
 
 from benchmarks.database import Database
 from benchmarks.report import Result
-from tests.faults.failovers import in_random_order, run_failovers
+from tests.faults.active import in_random_order
+from tests.faults.failovers import run_failovers
 
 SEED = 1
 INGEST_OVER_TTL_SECONDS = 1.0

@@ -25,6 +25,10 @@ class Proxy:
         """Freeze the way to the server after ``size`` more bytes."""
         self._limit = size
 
+    def freeze(self) -> None:
+        """Keep what is sent to the server from now on, also on new connections."""
+        self._flows.clear()
+
     @property
     def is_frozen(self) -> bool:
         return not self._flows.is_set()
@@ -44,7 +48,11 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:  # the server is down
+                    client.close()
+                    continue
                 self._sockets += [client, server]
                 for source, target, counts in ((client, server, True), (server, client, False)):
                     threading.Thread(

@@ -20,12 +20,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
@@ -41,13 +39,17 @@ from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair, same_journal
+from tests.faults.active import (
+    FAULTS,
+    LEAVES_A_DEAD_NODE,
+    has_changed,
+    heal,
+    in_random_order,
+    inflict,
+)
 from tests.faults.kills import audit, ledger_faults
 from tests.waiting import wait_until
 
-FAULTS = ("switchover", "node", "query", "supervisor", "tree", "frozen")
-"""Faults of the active: a planned handover; kill -9 of its node process, of its query process, of
-its supervisor, of all its processes; SIGSTOP of all of them for longer than the ttl."""
-LEAVES_A_DEAD_NODE = ("supervisor", "tree")
 RUNS_BEFORE = 3
 """The number of batches of each query that are published between two faults."""
 ACK_SECONDS_MAX = 240.0
@@ -180,17 +182,14 @@ def _one_fault(
     pair.wait_protected()
     before = active.status() or {}
     at = time.time()
-    _inflict(fault, active)
-    wait_until(lambda: _has_changed(pair, before), within=60, every=0.02)
+    inflict(fault, active)
+    wait_until(lambda: has_changed(pair, before), within=60, every=0.02)
     now = time.time()
     wait_until(lambda: traffic.acked_since(now), within=ACK_SECONDS_MAX)
     _wait_for_output(url, now)
-    if fault == "frozen":
-        wait_until(lambda: pair.other(active).is_active(), within=60)
-        _signal_all(active, signal.SIGCONT)
     if fault in LEAVES_A_DEAD_NODE:
         active.code = later
-        active.start()
+    heal(fault, pair, active)
     successor = pair.wait_protected()
     acks, moves, epoch = traffic.acks, _ledger_moves(url), before["epoch"]
     outcome = Outcome(
@@ -234,43 +233,6 @@ def _wait_published(active: NodeUnderTest, traffic: Traffic) -> None:
         return bool(first) and all(now.get(q, 0) >= n + RUNS_BEFORE for q, n in first.items())
 
     wait_until(moved, within=ACK_SECONDS_MAX, every=0.05)
-
-
-def _has_changed(pair: Pair, before: dict[str, Any]) -> bool:
-    """Return whether there is a new epoch, or the same active has another query process."""
-    seen = [status for node in (pair.a, pair.b) if (status := node.status()) is not None]
-    return any(
-        status["epoch"] > before["epoch"]
-        or (
-            status["node"] == before["node"]
-            and status["query_process"]["incarnation"] != before["query_process"]["incarnation"]
-        )
-        for status in seen
-    )
-
-
-def _inflict(fault: str, active: NodeUnderTest) -> None:
-    match fault:
-        case "switchover":
-            # The command is not used: its start takes a second of the CPU that the nodes need here.
-            asked = partial(active.http.post, "/v1/switchover")
-            wait_until(lambda: asked().is_success, within=60, every=0.1)
-        case "tree":
-            active.kill_everything()
-        case "supervisor":
-            active.kill_supervisor()
-        case "frozen":
-            _signal_all(active, signal.SIGSTOP)
-        case part:
-            active.kill(part)
-
-
-def _signal_all(node: NodeUnderTest, number: signal.Signals) -> None:
-    assert node.process is not None
-    supervisor = psutil.Process(node.process.pid)
-    for process in [supervisor, *supervisor.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
 
 
 def _ledger_moves(url: str) -> list[Moment]:
@@ -321,13 +283,6 @@ def _spread(seconds: list[float]) -> str:
     ordered = sorted(seconds)
     p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
     return f"{median(ordered):.2f} / {p99:.2f} / {ordered[-1]:.2f}"
-
-
-def in_random_order(count: int, seed: int, faults: Sequence[str] = FAULTS) -> list[str]:
-    """Return the faults in random order, each as often as the others."""
-    chance = random.Random(seed)
-    rounds = [chance.sample(faults, len(faults)) for _ in range(-(-count // len(faults)))]
-    return [fault for one in rounds for fault in one][:count]
 
 
 def main() -> int:

@@ -38,7 +38,8 @@ from tests.docs import svg
 from tests.docs.svg import Point
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair
-from tests.faults.failovers import FAULTS, Load, in_random_order, run_failovers
+from tests.faults.active import FAULTS, in_random_order
+from tests.faults.failovers import Load, run_failovers
 
 SAMPLE_SECONDS = 10.0
 LOAD = Load(years=10, fade_seconds=36_000.0)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import ha_engine
-from tests.faults.failovers import FAULTS, in_random_order, run_failovers
+from tests.faults.active import FAULTS, in_random_order
+from tests.faults.failovers import run_failovers
 
 LATER = "9.9.9"
 

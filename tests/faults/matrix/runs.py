@@ -29,7 +29,7 @@ from rich.console import Console
 
 from benchmarks.report import checked_out
 from ha_engine.demo.traffic import longest_gap
-from tests.faults.failovers import in_random_order
+from tests.faults.active import in_random_order
 from tests.faults.matrix import checker, evidence, report
 from tests.faults.matrix.history import History, LeaseVersion
 from tests.faults.matrix.hosts import holds

@@ -16,6 +16,7 @@ from benchmarks.places import place
 from benchmarks.report import Result
 from benchmarks.runs import Runs
 from benchmarks.timeline import show_timeline, taken
+from tests.faults.exchanges import KINDS
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False)
 console = Console()
@@ -179,6 +180,19 @@ def lines(
         _finish(Runs(console, keep).lines(rate, rounds))
     except PermissionError as error:
         raise SystemExit(str(error)) from None
+
+
+@app.command()
+def connectors(
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Repeat for more; without it, all kinds.")
+    ] = None,
+    rows: int = 300_000,
+    rounds: Rounds = 3,
+    keep: Keep = None,
+) -> None:
+    """Rows a second and the way of one row of each connector, against HTTP and PostgreSQL."""
+    _finish(Runs(console, keep).connectors(kind or list(KINDS), rows, rounds))
 
 
 @app.command()

@@ -47,13 +47,14 @@ class Database:
     ) -> None:
         """Tables of the plain sides, like those that the engine makes when its queries start."""
         names = [workload.name for workload in workloads]
-        wait_until(lambda: self._exist([f"engine_{name}" for name in names]), within=120)
+        self.wait_for_tables([f"engine_{name}" for name in names])
         with self._engine.begin() as connection:
             for side, name in product(sides, names):
                 connection.execute(text(f"CREATE TABLE {side}_{name} (LIKE engine_{name})"))
 
-    def _exist(self, tables: Sequence[str]) -> bool:
-        return set(inspect(self._engine).get_table_names()) >= set(tables)
+    def wait_for_tables(self, tables: Sequence[str]) -> None:
+        """The engine makes a table when its query starts."""
+        wait_until(lambda: set(inspect(self._engine).get_table_names()) >= set(tables), within=120)
 
     def read(self, select: str) -> pa.Table:
         """The rows of a query as Arrow, by COPY: for many of them."""
@@ -105,6 +106,12 @@ class Database:
         statement = statement.bindparams(bindparam("ids", expanding=True))
         with self._engine.begin() as connection:
             return {row[0]: row[1] for row in connection.execute(statement, {"ids": list(ids)})}
+
+    def commits(self, rows: str) -> list[tuple[float, int]]:
+        """When which number of these rows was committed, the first commit first."""
+        statement = text(f"SELECT {_STAMP} AS at, count(*) FROM {rows} GROUP BY at ORDER BY at")
+        with self._engine.begin() as connection:
+            return [(row[0], row[1]) for row in connection.execute(statement)]
 
 
 @contextmanager

@@ -164,7 +164,8 @@ def processes_of(node: NodeUnderTest) -> list[psutil.Process]:
     return [process for process in found.values() if lives(process)]
 
 
-def _merged(sections: Sections) -> dict[str, dict[str, Any]]:
+def merged(sections: Sections) -> dict[str, dict[str, Any]]:
+    """The config of a node: the defaults with the keys of ``sections`` in their place."""
     names = {**DEFAULTS, **sections}
     return {name: DEFAULTS.get(name, {}) | sections.get(name, {}) for name in names}
 
@@ -178,9 +179,9 @@ def pair_side(
 ) -> Iterator[EngineSide]:
     """Two nodes, warm and in sync; the settings are those of ``engine_side``."""
     directory.mkdir()
-    merged = _merged(sections)
-    merged["query"] = {"min_batch_interval": "0s"} | merged["query"]
-    pair = Pair(directory, application(workloads), database.url, **merged)
+    config = merged(sections)
+    config["query"] = {"min_batch_interval": "0s"} | config["query"]
+    pair = Pair(directory, application(workloads), database.url, **config)
     with running_pair(pair):
         active = pair.wait_protected()
         side = EngineSide(active, database, workloads, pair.other(active))
@@ -201,7 +202,7 @@ def engine_side(
     the engine lies."""
     directory.mkdir()
     node = NodeUnderTest(
-        directory, application(workloads), database.url, "node-a", **_merged(sections)
+        directory, application(workloads), database.url, "node-a", **merged(sections)
     )
     node.code = code
     with running(node):

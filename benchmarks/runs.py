@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import batches, failover, footprint, lines, nice, price, receive, sizes
+from benchmarks import batches, connectors, failover, footprint, lines, nice, price, receive, sizes
 from benchmarks.database import Database
 from benchmarks.engine_side import NO_EMPTY_BATCHES, EngineSide, Sections, engine_side, pair_side
 from benchmarks.idle import measure_idle
@@ -149,6 +149,14 @@ class Runs:
         result = Result("failover")
         with self._place("failover") as (directory, db):
             failover.measure(directory, db, count, ttl, result)
+        return result
+
+    def connectors(self, kinds: Sequence[str], rows: int, rounds: int) -> Result:
+        result = Result("connectors")
+        for kind in kinds:
+            with self._place(f"connectors-{kind}") as (directory, db):
+                where = directory / "engine"
+                connectors.measure(kind, rows, rounds, where, db, result, self._console)
         return result
 
     def receive(self, seconds: float, rounds: int) -> Result:

@@ -15,6 +15,7 @@ from ha_engine.doctor.finding import Finding, failed, ok, skipped
 from ha_engine.errors import DatabaseUnreachable
 from ha_engine.node.check import read_application
 from ha_engine.node.database import database_engine
+from ha_engine.plugins import keeps_ledger, sink_kind
 from ha_engine.postgres.engine import translated
 from ha_engine.postgres.ledger import TABLE as LEDGER
 from ha_engine.postgres.sink_table import Target
@@ -46,6 +47,8 @@ def writable(config: Config) -> Finding:
 
 
 def _problems(config: Config, sink: SinkSpec, base: Path) -> list[str]:
+    if isinstance(sink, PluginSinkSpec) and keeps_ledger(sink_kind(sink.type)):
+        return []
     try:
         url = _url(config, sink, base)
         engine = database_engine(config, url, PATIENCE_SECONDS)

@@ -1,18 +1,21 @@
 """Failovers of a real pair that moves messages from one place of a broker to another.
 
     python -m tests.faults.broker_failovers --count 30 [--seed N] [--kind nats --kind redis]
+    python -m tests.faults.broker_failovers --count 1 --fault outage --outage-seconds 600
 
 Two real nodes with real Spark and PostgreSQL have, for each kind of connector, a source and a sink
 at a real broker, to which a program writes all the time. One after the other, the active loses a
-process, is frozen for longer than the ttl, or hands over; the brokers are killed and started again;
-the links between the nodes and the brokers are cut for longer than the ttl. Each time every query
-must get on before the next fault. The run compares the output of each broker with its input.
+process, is frozen for longer than the ttl, or hands over; the brokers are killed and started again
+at once or later; the links between the nodes and the brokers are cut for longer than the ttl. Each
+time every query must get on before the next fault. The run compares the output of each broker with
+its input. Beside them a producer sends over HTTP, which no fault of a broker may delay.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import random
 import signal
 import sys
@@ -23,17 +26,20 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import yaml
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy import text
 
+from ha_engine.client import Producer
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
-from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair, same_journal
 from tests.faults.active import FAULTS as FAULTS_OF_THE_ACTIVE
 from tests.faults.active import has_changed, heal, in_random_order, inflict
@@ -41,14 +47,17 @@ from tests.faults.exchanges import KINDS, Exchange, running_exchange
 from tests.faults.failovers import LEASES
 from tests.waiting import wait_until
 
-FAULTS = (*FAULTS_OF_THE_ACTIVE, "broker", "link")
-"""Besides the faults of the active: kill -9 of all brokers and their restart; links to all brokers
-that forward nothing for CUT_SECONDS."""
+FAULTS = (*FAULTS_OF_THE_ACTIVE, "broker", "outage", "link")
+"""Besides the faults of the active: kill -9 of all brokers, and their start at once or after an
+outage; links to all brokers that forward nothing for CUT_SECONDS."""
+OUTAGE_SECONDS = 10.0
 CUT_SECONDS = 8.0
 """Longer than the timeout of a connector: it gives up its connection, whose bytes arrive later."""
 BATCHES_BETWEEN = 2
 """How many batches each query publishes between two faults."""
 MOVE_SECONDS = 240.0
+LOOK_SECONDS = 1.0
+BYSTANDER = "bystander"
 PUT_ROWS, PUT_EVERY_SECONDS = 50, 0.25
 
 
@@ -70,6 +79,30 @@ class Writer(threading.Thread):
             with contextlib.suppress(Exception):
                 self._exchange.put(numbers)
                 self.acked += numbers
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+class Bystander(threading.Thread):
+    """Sends numbers over HTTP to the stream that has no broker. ``acks`` are the times of the
+    acks."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        super().__init__(name="bystander", daemon=True)
+        self._urls, self._ended = urls, threading.Event()
+        self.acks: list[float] = []
+        self.sent = 0
+
+    def run(self) -> None:
+        with Producer(self._urls, deadline=math.inf) as producer:
+            while not self._ended.wait(PUT_EVERY_SECONDS):
+                numbers = list(range(self.sent, self.sent + PUT_ROWS))
+                producer.send(BYSTANDER, pa.record_batch({"n": pa.array(numbers, pa.int64())}))
+                producer.flush()
+                self.sent += PUT_ROWS
+                self.acks.append(time.time())
 
     def stop(self) -> None:
         self._ended.set()
@@ -101,17 +134,25 @@ class Report:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     """By fault, the times until each query got on again."""
     traffic: list[Traffic] = field(default_factory=list)
+    shown: set[str] = field(default_factory=set)
+    """What the active tells of sources and sinks in an outage."""
+    ack_gaps: list[float] = field(default_factory=list)
+    """The longest time without an ack over HTTP, in each outage of the brokers."""
     wrong: list[str] = field(default_factory=list)
 
 
 def application(exchanges: dict[str, Exchange]) -> str:
     """Return an application whose query of each kind copies the numbers of its source."""
-    streams, queries = {}, {}
+    streams: dict[str, Any] = {}
+    queries: dict[str, Any] = {}
     for kind, exchange in exchanges.items():
         source = {"name": "input", **exchange.source}
         streams[kind] = {"schema": {"n": "long not null"}, "sources": [source]}
         sink = {"name": "output", **exchange.sink}
         queries[f"copy_{kind}"] = {"sql": f"SELECT n FROM {kind}", "sinks": [sink]}
+    streams[BYSTANDER] = {"schema": {"n": "long not null"}}
+    table = {"name": "table", "type": "postgres", "table": "bystander", "auto_create": True}
+    queries["copy_bystander"] = {"sql": f"SELECT n FROM {BYSTANDER}", "sinks": [table]}
     return yaml.safe_dump({"name": "exchange", "streams": streams, "queries": queries})
 
 
@@ -122,6 +163,7 @@ def run_broker_failovers(
     faults: Sequence[str],
     seed: int = 0,
     ttl: str = "2s",
+    outage_seconds: float = OUTAGE_SECONDS,
 ) -> Report:
     """Run once against the database at ``url``, which must be empty."""
     report, chance = Report(), random.Random(seed)
@@ -132,50 +174,106 @@ def run_broker_failovers(
         stack.enter_context(running_pair(pair))
         active = pair.wait_protected()
         writers = {kind: Writer(exchange) for kind, exchange in exchanges.items()}
-        for writer in writers.values():
-            writer.start()
+        bystander = Bystander(pair.urls)
+        threads = [bystander, *writers.values()]
+        for thread in threads:
+            thread.start()
+        run = _Run(pair, list(exchanges.values()), bystander, outage_seconds, report)
         try:
             for number, fault in enumerate(faults, 1):
                 _wait_moved(pair)
                 time.sleep(chance.random())  # a fault at any moment of a batch
                 began = time.monotonic()
-                _one_fault(pair, pair.wait_protected(), fault, list(exchanges.values()))
+                run.inflict(fault)
                 _wait_moved(pair, batches=1)
                 active = pair.wait_protected()
                 took = time.monotonic() - began
                 report.seconds.setdefault(fault, []).append(took)
                 print(f"{number}: {fault} {took:.1f} s", flush=True)
         finally:
-            for writer in writers.values():
-                writer.stop()
+            for thread in threads:
+                thread.stop()
         for kind, exchange in exchanges.items():
             report.traffic.append(_compared(kind, exchange, writers[kind]))
         report.wrong += [f"{found}" for found in report.traffic if found.is_wrong]
         active.wait_settled()
-        if not same_journal(pair):
-            report.wrong.append("the journals differ")
-        for node in (pair.a, pair.b):
-            if "a batch differs" in node.log_text():
-                report.wrong.append(f"{node.name} tells of a batch that differs")
+        report.wrong += _faults_at_rest(pair, url, bystander.sent)
     return report
 
 
-def _one_fault(pair: Pair, active: NodeUnderTest, fault: str, exchanges: list[Exchange]) -> None:
-    match fault:
-        case "broker":
-            for exchange in exchanges:
-                exchange.restart()
-        case "link":
-            for exchange in exchanges:
-                exchange.link.freeze()
-            time.sleep(CUT_SECONDS)
-            for exchange in exchanges:
-                exchange.link.thaw()
-        case _:
-            before = active.status() or {}
-            inflict(fault, active)
-            wait_until(lambda: has_changed(pair, before), within=60, every=0.02)
-            heal(fault, pair, active)
+def _faults_at_rest(pair: Pair, url: str, sent: int) -> list[str]:
+    found = []
+    with open_engine(url).connect() as connection:
+        select = text("SELECT count(*), count(DISTINCT n) FROM bystander")
+        if (counts := connection.execute(select).one()) != (sent, sent):
+            found.append(f"of {sent} rows over HTTP, the table has {counts}")
+    if not same_journal(pair):
+        found.append("the journals differ")
+    for node in (pair.a, pair.b):
+        if "a batch differs" in node.log_text():
+            found.append(f"{node.name} tells of a batch that differs")
+    return found
+
+
+@dataclass(frozen=True)
+class _Run:
+    pair: Pair
+    exchanges: list[Exchange]
+    bystander: Bystander
+    outage_seconds: float
+    report: Report
+
+    def inflict(self, fault: str) -> None:
+        active = self.pair.wait_protected()
+        match fault:
+            case "broker":
+                for exchange in self.exchanges:
+                    exchange.restart()
+            case "outage":
+                self._take_away()
+            case "link":
+                for exchange in self.exchanges:
+                    exchange.link.freeze()
+                time.sleep(CUT_SECONDS)
+                for exchange in self.exchanges:
+                    exchange.link.thaw()
+            case _:
+                before = active.status() or {}
+                inflict(fault, active)
+                wait_until(lambda: has_changed(self.pair, before), within=60, every=0.02)
+                heal(fault, self.pair, active)
+
+    def _take_away(self) -> None:
+        """Kill all brokers, and start them after ``outage_seconds``. Meanwhile, note what the
+        active tells, and how long HTTP waits for an ack."""
+        for exchange in self.exchanges:
+            exchange.server.kill()
+        began = time.time()
+        while time.time() < began + self.outage_seconds:
+            active = self.pair.active()
+            self.report.shown |= _errors(active.status() if active else None)
+            time.sleep(LOOK_SECONDS)
+        acks = [began, *(at for at in self.bystander.acks if at > began), time.time()]
+        self.report.ack_gaps.append(max(later - at for at, later in pairwise(acks)))
+        for exchange in self.exchanges:
+            exchange.server.start()
+
+
+def _errors(status: dict[str, Any] | None) -> set[str]:
+    """Return the state and the error of each source and sink that has one."""
+    if status is None:
+        return set()
+    named = [
+        (f"source of {stream}", source)
+        for stream, sources in status["sources"].items()
+        for source in sources.values()
+    ]
+    named += [
+        (f"sink of {name}", sink)
+        for name, query in status["queries"].items()
+        for sink in query["sinks"].values()
+    ]
+    return {f"{who}: {one['state']}: {one['error']}" for who, one in named if one["error"]}
 
 
 def _wait_moved(pair: Pair, batches: int = BATCHES_BETWEEN) -> None:
@@ -238,6 +336,7 @@ def main() -> int:
     parser.add_argument("--ttl", choices=LEASES, default="2s", help="of the lease")
     parser.add_argument("--kind", choices=KINDS, action="append", help="repeat for more")
     parser.add_argument("--fault", choices=FAULTS, action="append", help="repeat for more")
+    parser.add_argument("--outage-seconds", type=float, default=OUTAGE_SECONDS)
     given = parser.parse_args()
     print(f"seed {given.seed}, ttl {given.ttl}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # the nodes end with it
@@ -245,9 +344,14 @@ def main() -> int:
     with EmbeddedPostgres(directory / "postgres") as server:
         faults = in_random_order(given.count, given.seed, given.fault or FAULTS)
         kinds = given.kind or list(KINDS)
-        report = run_broker_failovers(directory, server.url, kinds, faults, given.seed, given.ttl)
+        report = run_broker_failovers(
+            directory, server.url, kinds, faults, given.seed, given.ttl, given.outage_seconds
+        )
     for table in _tables(report):
         Console().print(table)
+    print("\n".join(sorted(report.shown)))
+    if report.ack_gaps:
+        print(f"longest time without an ack in an outage: {max(report.ack_gaps):.2f} s")
     print("\n".join(report.wrong) or "each promise held")
     return 1 if report.wrong else 0
 

@@ -42,12 +42,13 @@ LATE_SECONDS = 10.0
 ROWS_MAX = 1_000
 
 
-def _rows(first: int, count: int) -> list[dict[str, Any]]:
+def rows_from(first: int, count: int) -> list[dict[str, Any]]:
     """Return ``count`` rows, whose ids begin at ``first``."""
     return [{"id": row, "text": f'row {row}, "quoted", é'} for row in range(first, first + count)]
 
 
-def _rows_of(batch: SourceBatch) -> list[dict[str, Any]]:
+def rows_of(batch: SourceBatch) -> list[dict[str, Any]]:
+    """Return the rows of ``batch``, whatever form they have."""
     if isinstance(batch.rows, pa.RecordBatch):
         found: list[dict[str, Any]] = batch.rows.to_pylist()
         return found
@@ -55,8 +56,9 @@ def _rows_of(batch: SourceBatch) -> list[dict[str, Any]]:
     return [json.loads(row or b"null") for row in rows]
 
 
-class SourceContract:
-    """The tests of a kind of source. ``home`` is an empty directory for one test."""
+class SourceTests:
+    """The tests of any kind of source, and what the tests of a kind need. ``home`` is an empty
+    directory for one test."""
 
     kind: ClassVar[type[SourcePlugin]]
     home: Path
@@ -92,67 +94,29 @@ class SourceContract:
         assert "no_such_key" in refusal, "Options accepts an unknown key; set extra='forbid'"
 
     def test_all_rows_come_in_their_order(self) -> None:
-        self.put(_rows(0, 2_500))
-        self.put(_rows(2_500, 3))
+        self.put(rows_from(0, 2_500))
+        self.put(rows_from(2_500, 3))
         source = self.opened()
-        assert self._rest(source) == _rows(0, 2_503)
+        assert self._rest(source) == rows_from(0, 2_503)
         source.close()
 
     def test_it_reads_no_more_rows_than_it_may(self) -> None:
-        self.put(_rows(0, 20))
+        self.put(rows_from(0, 20))
         source = self.opened()
         found = list[dict[str, Any]]()
         while len(found) < 20:
             rows = self._read(source, 3)
             assert len(rows) <= 3
             found += rows
-        assert found == _rows(0, 20)
-        source.close()
-
-    def test_without_rows_it_comes_back_in_time(self) -> None:
-        source = self.opened()
-        began = time.monotonic()
-        assert source.read(ROWS_MAX, READ_SECONDS) is None
-        assert time.monotonic() - began < READ_SECONDS + LATE_SECONDS
+        assert found == rows_from(0, 20)
         source.close()
 
     def test_rows_that_come_later_are_read(self) -> None:
-        self.put(_rows(0, 3))
+        self.put(rows_from(0, 3))
         source = self.opened()
-        assert self._rest(source) == _rows(0, 3)
-        self.put(_rows(3, 3))
-        assert self._rest(source, 3) == _rows(3, 3)
-        source.close()
-
-    def test_another_instance_goes_on_behind_any_offset(self) -> None:
-        self.put(_rows(0, 5))
-        self.put(_rows(5, 5))
-        source, offsets = self.opened(), list[tuple[str | None, int]]([(None, 0)])
-        while offsets[-1][1] < 10:
-            batch = source.read(3, LATE_SECONDS)
-            assert batch is not None, "rows are missing"
-            self._require_fit(batch)
-            offsets.append((batch.offset, offsets[-1][1] + len(batch.rows)))
-        source.close()
-        for offset, rows in offsets:
-            other = self.opened(offset)
-            assert self._rest(other, 10 - rows) == _rows(rows, 10 - rows)
-            other.close()
-
-    def test_it_may_be_opened_again_where_it_was_before(self) -> None:
-        """After a failure the engine opens a source again, without ``close`` if time was short."""
-        self.put(_rows(0, 10))
-        source = self.opened()
-        first = source.read(3, LATE_SECONDS)
-        assert first is not None
-        self._read(source, 3)
-        source.open(first.offset)
-        rest = 10 - len(first.rows)
-        assert self._rest(source, rest) == _rows(10 - rest, rest)
-        source.close()
-        source.close()
-        source.open(None)
-        assert self._rest(source, 10) == _rows(0, 10)
+        assert self._rest(source) == rows_from(0, 3)
+        self.put(rows_from(3, 3))
+        assert self._rest(source, 3) == rows_from(3, 3)
         source.close()
 
     def _rest(self, source: SourcePlugin, least: int = 0) -> list[dict[str, Any]]:
@@ -162,14 +126,22 @@ class SourceContract:
             batch = source.read(ROWS_MAX, READ_SECONDS)
             if batch is not None:
                 self._require_fit(batch)
-                found += _rows_of(batch)
+                found += rows_of(batch)
             elif len(found) >= least or time.monotonic() > until:
                 return found
 
     def _read(self, source: SourcePlugin, rows_max: int) -> list[dict[str, Any]]:
-        batch = source.read(rows_max, LATE_SECONDS)
-        assert batch is not None, "rows are missing"
-        return _rows_of(batch)
+        batch = self._batch(source, rows_max)
+        return rows_of(batch)
+
+    @staticmethod
+    def _batch(source: SourcePlugin, rows_max: int) -> SourceBatch:
+        """Return the next batch that has rows."""
+        while True:
+            batch = source.read(rows_max, LATE_SECONDS)
+            assert batch is not None, "rows are missing"
+            if batch.rows:
+                return batch
 
     @staticmethod
     def _require_fit(batch: SourceBatch) -> None:
@@ -178,3 +150,45 @@ class SourceContract:
         assert not batch.dead_letters
         for row in range(len(batch.rows)):
             assert batch.place(row), "a row has no place"
+
+
+class SourceContract(SourceTests):
+    """The tests of a kind of source that can be read again from an offset."""
+
+    def test_without_rows_it_comes_back_in_time(self) -> None:
+        source = self.opened()
+        began = time.monotonic()
+        assert source.read(ROWS_MAX, READ_SECONDS) is None
+        assert time.monotonic() - began < READ_SECONDS + LATE_SECONDS
+        source.close()
+
+    def test_another_instance_goes_on_behind_any_offset(self) -> None:
+        self.put(rows_from(0, 5))
+        self.put(rows_from(5, 5))
+        source, offsets = self.opened(), list[tuple[str | None, int]]([(None, 0)])
+        while offsets[-1][1] < 10:
+            batch = source.read(3, LATE_SECONDS)
+            assert batch is not None, "rows are missing"
+            self._require_fit(batch)
+            offsets.append((batch.offset, offsets[-1][1] + len(batch.rows)))
+        source.close()
+        for offset, rows in offsets:
+            other = self.opened(offset)
+            assert self._rest(other, 10 - rows) == rows_from(rows, 10 - rows)
+            other.close()
+
+    def test_it_may_be_opened_again_where_it_was_before(self) -> None:
+        """After a failure the engine opens a source again, without ``close`` if time was short."""
+        self.put(rows_from(0, 10))
+        source = self.opened()
+        first = source.read(3, LATE_SECONDS)
+        assert first is not None
+        self._read(source, 3)
+        source.open(first.offset)
+        rest = 10 - len(first.rows)
+        assert self._rest(source, rest) == rows_from(10 - rest, rest)
+        source.close()
+        source.close()
+        source.open(None)
+        assert self._rest(source, 10) == rows_from(0, 10)
+        source.close()

@@ -21,6 +21,7 @@ from ha_engine.config.quantities import Duration
 from ha_engine.connectors.library import library
 from ha_engine.connectors.loop_thread import LoopThread
 from ha_engine.connectors.streams import Refused, Unavailable
+from ha_engine.connectors.tls import require_readable, tls_context
 
 T = TypeVar("T")
 
@@ -214,32 +215,13 @@ class Connection:
         if options.token is not None:
             found["token"] = options.token.get_secret_value()
         if options.credentials_file is not None:
-            self._require_readable(options.credentials_file)
+            require_readable(options.credentials_file, self.refused)
             found["user_credentials"] = str(options.credentials_file)
         if options.is_encrypted:
-            found["tls"] = self._tls_context()
+            found["tls"] = tls_context(
+                options.ca_file, options.certificate_file, options.key_file, self.refused
+            )
         return found
-
-    def _require_readable(self, file: Path) -> None:
-        try:
-            file.read_bytes()
-        except OSError as error:
-            raise self.refused(f"{file} cannot be read: {error.strerror}") from error
-
-    def _tls_context(self) -> ssl.SSLContext:
-        options = self._options
-        files = (options.ca_file, options.certificate_file, options.key_file)
-        for file in files:
-            if file is not None:
-                self._require_readable(file)
-        try:
-            context = ssl.create_default_context(cafile=options.ca_file)
-            if options.certificate_file is not None:
-                context.load_cert_chain(options.certificate_file, options.key_file)
-        except (OSError, ValueError) as error:
-            named = ", ".join(str(file) for file in files if file is not None)
-            raise self.refused(f"{named} cannot be used for TLS: {error}") from error
-        return context
 
     async def _connect(self, nats: Any, arguments: dict[str, Any]) -> None:
         self._closed, self._heard = asyncio.Event(), None

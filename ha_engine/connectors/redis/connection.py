@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from ha_engine.config.quantities import Duration
 from ha_engine.connectors.library import library
 from ha_engine.connectors.streams import Refused, Unavailable
+from ha_engine.connectors.tls import require_readable
 
 _PASSES = ("OOM", "MISCONF", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
 """Words in answers about a state of the server that passes by itself, or that an operator of the
@@ -79,7 +80,8 @@ class Connection:
         redis = library("redis", "redis", self.refused)
         options = self._options
         for file in (options.ca_file, options.certificate_file, options.key_file):
-            self._require_readable(file)
+            if file is not None:
+                require_readable(file, self.refused)
         secret = None if options.password is None else options.password.get_secret_value()
         no_retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
         self._client = redis.Redis(
@@ -123,13 +125,6 @@ class Connection:
     def run(self, script: str, *arguments: Any) -> Any:
         """Return the result of a Lua script, whose only key is the stream."""
         return self.call("EVAL", script, 1, self._options.stream, *arguments)
-
-    def _require_readable(self, file: Path | None) -> None:
-        try:
-            if file is not None:
-                file.read_bytes()
-        except OSError as error:
-            raise self.refused(f"{file} cannot be read: {error.strerror}") from error
 
     def _translated(self, error: Exception) -> Exception:
         """Translate an error of redis-py, whose text has no secret."""

@@ -21,6 +21,6 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(
         bool(missing) and os.environ.get(ALL) != "all",
         reason=f"needs {', '.join(missing)}; apt-get install "
-        "chromium-driver debootstrap haproxy iproute2 nats-server nftables openssl "
+        "chromium-driver debootstrap haproxy iproute2 mosquitto nats-server nftables openssl "
         "pgbouncer prometheus redis-server systemd systemd-container",
     )

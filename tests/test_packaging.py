@@ -83,6 +83,7 @@ def test_metadata_of_the_wheel_is_correct(wheel: Path) -> None:
         "dev",
         "docs",
         "embedded",
+        "mqtt",
         "nats",
         "redis",
     }

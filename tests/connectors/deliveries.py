@@ -23,7 +23,7 @@ def numbered(*numbers: int) -> list[bytes]:
 
 
 def values(batch: SourceBatch | None) -> list[bytes | None]:
-    if batch is None:
+    if batch is None or not batch.rows:
         return []
     assert isinstance(batch.rows, Messages)
     return list(batch.rows.values)

@@ -60,6 +60,10 @@ class Server:
         except OSError:
             return False
 
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         self._end(signal.SIGTERM)
 

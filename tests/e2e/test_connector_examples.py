@@ -7,7 +7,7 @@ login. All other keys stay.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,24 +17,50 @@ import pytest
 import yaml
 from sqlalchemy import Engine
 
-from tests.connectors import nats_broker, redis_broker
+from tests.connectors import mqtt_broker, nats_broker, redis_broker
 from tests.docs.pages import ROOT, applications
 from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.faults.exchanges import all_read
 from tests.programs import needs
 from tests.waiting import wait_until
 
 SECRETS = {"user", "password", "tls", "sasl", "ca_file"}
-LARGE, SMALL = {"id": 1, "amount": 1500.0}, {"id": 2, "amount": 10.0}
+Row = dict[str, Any]
+ORDERS: list[Row] = [{"id": 1, "amount": 10.0}, {"id": 2, "amount": 1500.0}]
 
 
 @dataclass(frozen=True)
 class Place:
     """A broker that has what the page's operator creates. ``address`` has the keys that lead to it,
-    ``put`` writes a message to the input, ``output`` returns the messages of the output."""
+    ``put`` writes a message to the input, ``output`` returns the messages of the output.
+
+    Of the messages ``sent``, the application passes on ``wanted``, in a form of its own.
+    """
 
     address: dict[str, Any]
-    put: Callable[[dict[str, Any]], None]
-    output: Callable[[], list[dict[str, Any]]]
+    put: Callable[[Row], object]
+    output: Callable[[], list[Row]]
+    sent: Sequence[Row] = tuple(ORDERS)
+    wanted: Sequence[Row] = tuple(ORDERS[1:])
+
+
+@contextmanager
+def mqtt() -> Iterator[Place]:
+    cold, hot = {"device": "a", "celsius": 20.5}, {"device": "b", "celsius": 31.5}
+    topic = "floor/3/temperature"
+    arrived: list[Row] = []
+    with (
+        mqtt_broker.running_broker() as broker,
+        broker.client(on_message=lambda found: arrived.append(json.loads(found.payload))) as client,
+    ):
+        mqtt_broker.subscribe(client, "alarms/#")
+        yield Place(
+            broker.options,
+            lambda reading: broker.publish((topic, json.dumps(reading).encode())),
+            lambda: arrived,
+            sent=[cold, hot],
+            wanted=[hot | {"topic": topic}],
+        )
 
 
 @contextmanager
@@ -66,11 +92,12 @@ def redis() -> Iterator[Place]:
 @pytest.mark.parametrize(
     "kind",
     [
+        pytest.param(mqtt, id="mqtt", marks=needs("mosquitto")),
         pytest.param(nats, id="nats", marks=needs("nats-server")),
         pytest.param(redis, id="redis", marks=needs("redis-server")),
     ],
 )
-def test_application_of_the_page_passes_on_a_large_order(
+def test_application_of_the_page_passes_on_what_its_query_selects(
     kind: Callable[[], AbstractContextManager[Place]],
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -82,10 +109,11 @@ def test_application_of_the_page_passes_on_a_large_order(
         node = NodeUnderTest(tmp_path, at_address(written, place.address), database_url)
         with running(node):
             node.wait_running()
-            place.put(SMALL)
-            place.put(LARGE)
+            wait_until(lambda: all_read(node.status()), within=60)
+            for message in place.sent:
+                place.put(message)
             wait_until(place.output, within=120)
-            assert place.output() == [LARGE]
+            assert place.output() == list(place.wanted)
 
 
 def at_address(application: str, address: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ from ha_engine.postgres.upgrade import upgrade
 from tests.e2e.pair import Pair, running_pair, same_journal
 from tests.faults.active import FAULTS as FAULTS_OF_THE_ACTIVE
 from tests.faults.active import has_changed, heal, in_random_order, inflict
-from tests.faults.exchanges import KINDS, Exchange, running_exchange
+from tests.faults.exchanges import KINDS, Exchange, all_read, running_exchange
 from tests.faults.failovers import LEASES
 from tests.waiting import wait_until
 
@@ -173,6 +173,7 @@ def run_broker_failovers(
         pair = Pair(directory, application(exchanges), url, lease=LEASES[ttl])
         stack.enter_context(running_pair(pair))
         active = pair.wait_protected()
+        wait_until(lambda: all_read(active.status()), within=60, every=0.1)
         writers = {kind: Writer(exchange) for kind, exchange in exchanges.items()}
         bystander = Bystander(pair.urls)
         threads = [bystander, *writers.values()]
@@ -228,7 +229,8 @@ class _Run:
         match fault:
             case "broker":
                 for exchange in self.exchanges:
-                    exchange.restart()
+                    exchange.end()
+                    exchange.start()
             case "outage":
                 self._take_away()
             case "link":
@@ -247,7 +249,7 @@ class _Run:
         """Kill all brokers, and start them after ``outage_seconds``. Meanwhile, note what the
         active tells, and how long HTTP waits for an ack."""
         for exchange in self.exchanges:
-            exchange.server.kill()
+            exchange.end()
         began = time.time()
         while time.time() < began + self.outage_seconds:
             active = self.pair.active()
@@ -256,7 +258,7 @@ class _Run:
         acks = [began, *(at for at in self.bystander.acks if at > began), time.time()]
         self.report.ack_gaps.append(max(later - at for at, later in pairwise(acks)))
         for exchange in self.exchanges:
-            exchange.server.start()
+            exchange.start()
 
 
 def _errors(status: dict[str, Any] | None) -> set[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from tests.connectors import nats_broker, redis_broker
+from tests.connectors import mqtt_broker, nats_broker, redis_broker
 from tests.connectors.proxy import Proxy
 from tests.connectors.server import Server
 
@@ -51,9 +51,12 @@ class Exchange:
         """Return the numbers that the output has."""
         raise NotImplementedError
 
-    def restart(self) -> None:
-        """Kill the broker, and start it again with its data."""
+    def end(self) -> None:
+        """Kill the broker. It keeps what it has confirmed."""
         self.server.kill()
+
+    def start(self) -> None:
+        """Start the broker with its data."""
         self.server.start()
 
     def close(self) -> None:
@@ -133,6 +136,51 @@ class Redis(Exchange):
         super().close()
 
 
+class Mqtt(Exchange):
+    """Its broker ends by SIGTERM, because mosquitto confirms messages that it has not stored."""
+
+    exactly_once = False
+
+    def __init__(self, server: mqtt_broker.MqttBroker, stack: ExitStack) -> None:
+        super().__init__(server)
+        self._broker = server
+        self._arrived: list[bytes] = []
+        listener = server.client("listener", clean=False, on_message=self._arrive)
+        mqtt_broker.subscribe(stack.enter_context(listener), "out/#")
+
+    def _arrive(self, message: Any) -> None:
+        self._arrived.append(message.payload)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"type": "mqtt", "host": "127.0.0.1", "port": self.link.port, "format": "json"}
+
+    @property
+    def source(self) -> dict[str, Any]:
+        return self._place | {"topics": ["in/#"]}
+
+    @property
+    def sink(self) -> dict[str, Any]:
+        return self._place | {"topic": "out/n"}
+
+    def put(self, numbers: Sequence[int]) -> None:
+        with self._broker.client() as client:
+            sent = [client.publish("in/n", message(number), 1) for number in numbers]
+            for one in sent:
+                one.wait_for_publish(mqtt_broker.SECONDS)
+            if not all(one.is_published() for one in sent):
+                raise ConnectionError("the broker does not confirm")
+
+    def inputs(self) -> None:
+        return None
+
+    def outputs(self) -> list[int]:
+        return numbers_in(list(self._arrived))
+
+    def end(self) -> None:
+        self.server.stop()
+
+
 def message(number: int) -> bytes:
     return b'{"n": %d}' % number
 
@@ -143,9 +191,17 @@ def numbers_in(messages: Iterable[bytes]) -> list[int]:
 
 _Opened = Callable[[ExitStack], Exchange]
 KINDS: dict[str, _Opened] = {
+    "mqtt": lambda stack: Mqtt(stack.enter_context(mqtt_broker.running_broker()), stack),
     "nats": lambda stack: Nats(stack.enter_context(nats_broker.running_broker())),
     "redis": lambda stack: Redis(stack.enter_context(redis_broker.running_broker())),
 }
+
+
+def all_read(status: dict[str, Any] | None) -> bool:
+    """Whether each source reads: before that, a broker may keep no message for it."""
+    sources = status["sources"].values() if status else []
+    states = [source["state"] for by_name in sources for source in by_name.values()]
+    return bool(states) and set(states) <= {"reading", "idle"}
 
 
 @contextlib.contextmanager

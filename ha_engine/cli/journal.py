@@ -98,8 +98,8 @@ def export(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from ha_engine.formats.json_lines import json_lines
     from ha_engine.journal.inspection import stored_events
-    from ha_engine.publish.sinks.json_lines import json_lines
     from ha_engine.query.application import load_application
 
     streams = load_application(application).streams

@@ -77,7 +77,7 @@ def peek(
 def _rows(found: Peeked) -> list[str]:
     import pyarrow as pa
 
-    from ha_engine.publish.sinks.json_lines import json_lines
+    from ha_engine.formats.json_lines import json_lines
 
     return json_lines(pa.Table.from_batches([found.events])).decode().splitlines()
 

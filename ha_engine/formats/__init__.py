@@ -7,6 +7,7 @@
 ``protobuf``         reads messages of Protobuf.
 ``registry``         finds schemas in a schema registry.
 ``arrow_types``      has the conversions between types of Arrow that lose nothing.
+``json_lines``       writes rows as JSON, one object a line.
 ``values``           writes values as JSON in one form.
 ``json_rows``        splits JSON into its objects.
 ``lines``            reads the lines of a file with a limit on the memory of each line.

@@ -144,6 +144,12 @@ class CsvWriter:
         header = b"" if self._names is not None else self._line(rows.column_names) + b"\n"
         return [header + self._line(map(_cell, row.values())) for row in rows_of(rows)]
 
+    def file(self, rows: pa.Table) -> bytes:
+        """A header line and a line for each row."""
+        lines = [self._line(rows.column_names)]
+        lines += [self._line(map(_cell, row.values())) for row in rows_of(rows)]
+        return b"".join(line + b"\n" for line in lines)
+
     def _line(self, cells: Iterable[str]) -> bytes:
         line = io.StringIO()
         # Only with this terminator does the library quote a cell with a line break.

@@ -3,6 +3,7 @@
 ``interface``  defines what a plug-in implements, and finds installed plug-ins.
 ``options``    reads a plug-in's options from an application file, with the secrets that they name.
 ``calls``      runs a call of a plug-in in a thread of its own.
+``row_files``  writes rows as files, for sinks that create files or objects.
 """
 
 from ha_engine.plugins.interface import (

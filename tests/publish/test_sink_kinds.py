@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from ha_engine.errors import ApplicationError, SinkRefused, SinkUnavailable
+from ha_engine.formats.json_lines import json_lines
 from ha_engine.formats.values import require_form
 from ha_engine.plugins import SinkPlace, sink_kind
 from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
 from ha_engine.publish.sinks.files import FilesSink
 from ha_engine.publish.sinks.http import HttpSink
-from ha_engine.publish.sinks.json_lines import json_lines
 from ha_engine.publish.sinks.stdout import StdoutSink
 from ha_engine.testing import SinkContract
 from ha_engine.testing.sink_contract import batch_of, numbered

@@ -6,5 +6,5 @@ with the plug-in.
 ``messages`` writes the rows of a batch as messages, for a plug-in of a message broker.
 ``files``, ``http`` and ``stdout`` are plug-ins that come with the engine.
 ``dead_letters`` writes rows that a sink will never take to files.
-``copy_text`` and ``json_lines`` convert rows to text for COPY and to JSON.
+``copy_text`` converts rows to text for COPY.
 """

@@ -16,9 +16,9 @@ import pyarrow as pa
 import structlog
 
 from ha_engine.errors import SinkUnavailable
+from ha_engine.formats.json_lines import json_lines
 from ha_engine.formats.values import json_text, rows_of
 from ha_engine.plugins import OutputBatch
-from ha_engine.publish.sinks.json_lines import json_lines
 from ha_engine.system.files import make_directory
 from ha_engine.system.fsync import write_whole
 

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from ha_engine.errors import SinkRefused, SinkUnavailable
-from ha_engine.formats.values import require_form
 from ha_engine.plugins import OutputBatch, SinkPlace
-from ha_engine.publish.sinks.json_lines import json_lines
+from ha_engine.plugins.row_files import require_file, row_file
 from ha_engine.system.files import make_directory
 from ha_engine.system.fsync import fsync_directory, write_whole
 
@@ -49,13 +47,11 @@ class FilesSink:
     def prepare(self, schema: pa.Schema) -> None:
         if not self._directory.is_absolute():
             raise SinkRefused(f"the directory {self._directory.parent} must be an absolute path")
-        if self._format == "jsonl":
-            require_form(schema)
-        self._encoded(schema.empty_table())
+        require_file(schema, self._format)
 
     def deliver(self, batch: OutputBatch) -> None:
         target = self._directory / f"{batch.number:012d}.{self._format}"
-        content = self._encoded(batch.read())
+        content = row_file(batch.read(), self._format)
         try:
             if not target.exists():
                 make_directory(self._directory, 0o777)
@@ -69,14 +65,3 @@ class FilesSink:
 
     def close(self) -> None:
         pass
-
-    def _encoded(self, rows: pa.Table) -> bytes:
-        if self._format == "jsonl":
-            return json_lines(rows)
-        buffer = pa.BufferOutputStream()
-        try:
-            pq.write_table(rows, buffer)
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-            raise SinkRefused(f"these rows have no form in Parquet: {error}") from error
-        content: bytes = buffer.getvalue().to_pybytes()
-        return content

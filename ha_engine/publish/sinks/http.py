@@ -20,9 +20,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ha_engine.config.quantities import Duration
 from ha_engine.errors import SinkRefused, SinkUnavailable
+from ha_engine.formats.json_lines import MEDIA_TYPE, json_lines
 from ha_engine.formats.values import require_form
 from ha_engine.plugins import OutputBatch, SinkPlace
-from ha_engine.publish.sinks.json_lines import MEDIA_TYPE, json_lines
 
 _PASSES = frozenset(
     {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}

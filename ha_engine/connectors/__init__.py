@@ -13,4 +13,5 @@ that ``app check`` and the other connectors work without it.
 ``mqtt``          reads and publishes the messages of a broker of MQTT 5.
 ``nats``          reads and writes the streams of NATS JetStream.
 ``redis``         reads and writes the streams of Redis.
+``s3``            reads and writes the objects of S3, and of other object stores.
 """

@@ -6,13 +6,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from ha_engine.errors import SinkRefused, SinkUnavailable
 from ha_engine.plugins import Messages, OutputBatch, SinkPlugin, SourceBatch, SourcePlugin
-from tests.connectors.server import Server
 from tests.waiting import wait_until
 
 # -- sources ---------------------------------------------------------------------------------------
@@ -37,6 +36,13 @@ def rest(source: SourcePlugin, count: int) -> list[bytes | None]:
 
 
 # -- sinks -----------------------------------------------------------------------------------------
+
+
+class Restartable(Protocol):
+    """A server that ends at any moment, and starts again with what it has confirmed."""
+
+    def kill(self) -> None: ...
+    def start(self) -> None: ...
 
 
 def rows(number: int, count: int, size: int = 0) -> list[bytes]:
@@ -89,7 +95,7 @@ def deliver_at_once(sinks: Sequence[SinkPlugin]) -> list[bytes]:
 
 
 def deliver_with_kills(
-    make: Callable[[], SinkPlugin], server: Server, seed: int, rows_max: int
+    make: Callable[[], SinkPlugin], server: Restartable, seed: int, rows_max: int
 ) -> list[bytes]:
     """Deliver six batches of at most ``rows_max`` rows, while the server and actives end at random
     moments and batches are repeated at random; return the values that must be there."""

@@ -37,6 +37,12 @@ class Server:
         """Return the arguments of the program for the next start."""
         raise NotImplementedError
 
+    def command(self) -> list[str]:
+        """Return the program with its arguments for the next start."""
+        program = found(self.program)
+        assert program is not None
+        return [program, *self.arguments()]
+
     def answers(self, connection: socket.socket) -> bool:
         raise NotImplementedError
 
@@ -45,10 +51,8 @@ class Server:
         return self.directory / f"{self.program}.log"
 
     def start(self) -> None:
-        program = found(self.program)
-        assert program is not None
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen([program, *self.arguments()], stdout=log, stderr=log)
+            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log)
         wait_until(self._is_ready)
 
     def _is_ready(self) -> bool:

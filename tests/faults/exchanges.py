@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from tests.connectors import mqtt_broker, nats_broker, redis_broker
+from tests.connectors import mqtt_broker, nats_broker, redis_broker, s3_broker
+from tests.connectors.deliveries import Restartable
 from tests.connectors.proxy import Proxy
-from tests.connectors.server import Server
 
 
 class Exchange:
@@ -25,7 +25,7 @@ class Exchange:
 
     exactly_once = True
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Restartable) -> None:
         self.server = server
         self.link = Proxy(server.port)
 
@@ -181,6 +181,47 @@ class Mqtt(Exchange):
         self.server.stop()
 
 
+class S3(Exchange):
+    """A gateway before the server ends, since the server of the tests keeps its data in memory."""
+
+    def __init__(self, server: s3_broker.S3Broker, gateway: s3_broker.Gateway) -> None:
+        super().__init__(gateway)
+        self._in, self._out = server.folder("in"), server.folder("out")
+
+    def _place(self, folder: str) -> dict[str, Any]:
+        return {
+            "type": "s3",
+            "url": f"s3://{s3_broker.BUCKET}/{folder}",
+            "endpoint": f"http://127.0.0.1:{self.link.port}",
+            "access_key_id": "a",
+            "secret_access_key": "b",
+        }
+
+    @property
+    def source(self) -> dict[str, Any]:
+        return self._place("in") | {"format": "json"}
+
+    @property
+    def sink(self) -> dict[str, Any]:
+        return self._place("out") | {"format": "jsonl"}
+
+    def put(self, numbers: Sequence[int]) -> None:
+        self._in.put(f"{numbers[0]:012}.jsonl", b"\n".join(map(message, numbers)))
+
+    def inputs(self) -> list[int]:
+        return self._numbers(self._in)
+
+    def outputs(self) -> list[int]:
+        return self._numbers(self._out)
+
+    @staticmethod
+    def _numbers(folder: Any) -> list[int]:
+        names = [found["path"] for page in folder.list() for found in page]
+        return numbers_in(
+            line for name in names for line in bytes(folder.get(name).bytes()).split(b"\n") if line
+        )
+
+
 def message(number: int) -> bytes:
     return b'{"n": %d}' % number
 
@@ -189,11 +230,17 @@ def numbers_in(messages: Iterable[bytes]) -> list[int]:
     return [json.loads(found)["n"] for found in messages]
 
 
+def _s3(stack: ExitStack) -> S3:
+    server = stack.enter_context(s3_broker.running_broker())
+    return S3(server, stack.enter_context(s3_broker.gateway(server)))
+
+
 _Opened = Callable[[ExitStack], Exchange]
 KINDS: dict[str, _Opened] = {
     "mqtt": lambda stack: Mqtt(stack.enter_context(mqtt_broker.running_broker()), stack),
     "nats": lambda stack: Nats(stack.enter_context(nats_broker.running_broker())),
     "redis": lambda stack: Redis(stack.enter_context(redis_broker.running_broker())),
+    "s3": _s3,
 }
 
 

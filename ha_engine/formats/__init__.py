@@ -3,7 +3,8 @@
 ``messages``         has the keys of an application file that describe messages, and the readers.
 ``message_writers``  writes rows as the values of messages.
 ``text_messages``    reads messages of JSON, NDJSON and CSV.
-``avro``             reads messages of Avro, and ``avro_schema`` compiles their schemas.
+``avro``             reads messages of Avro.
+``avro_schema``      parses schemas of Avro, which ``avro_reader`` and ``avro_writer`` compile.
 ``protobuf``         reads messages of Protobuf.
 ``registry``         finds schemas in a schema registry.
 ``arrow_types``      has the conversions between types of Arrow that lose nothing.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 from ha_engine.errors import ConfigError
-from ha_engine.formats.avro_schema import AvroInput, Read, compiled
+from ha_engine.formats.avro_reader import AvroInput, Read, read_of
+from ha_engine.formats.avro_schema import Record, parsed_record
 from ha_engine.formats.json_rows import BadRow
 from ha_engine.formats.registry import framed
 from ha_engine.formats.values import json_object
@@ -26,17 +26,22 @@ class WriterSchemas(Protocol):
         ...
 
 
+def record_in(schema_file: Path) -> Record:
+    """The record that ``schema_file`` defines. Raises ConfigError."""
+    try:
+        return parsed_record(schema_file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the Avro schema {schema_file} cannot be read: {error}") from error
+    except BadRow as bad:
+        raise ConfigError(f"{schema_file}: {bad}") from bad
+
+
 class AvroMessages:
     """Messages that are all written with the schema in ``schema_file``."""
 
     def __init__(self, schema_file: Path) -> None:
         """Raises ConfigError."""
-        try:
-            self._read = _parsed(schema_file.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the Avro schema {schema_file} cannot be read: {error}") from error
-        except BadRow as bad:
-            raise ConfigError(f"{schema_file}: {bad}") from bad
+        self._read = read_of(record_in(schema_file))
 
     def rows(self, message: bytes) -> Iterator[bytes]:
         """Yield the record of ``message`` as JSON. Raises BadRow."""
@@ -57,7 +62,7 @@ class RegisteredAvroMessages:
         if number not in self._reads:
             if len(self._reads) >= SCHEMAS_MAX:
                 self._reads.clear()
-            self._reads[number] = _parsed(self._schemas.schema(number))
+            self._reads[number] = read_of(parsed_record(self._schemas.schema(number)))
         yield _row(body, self._reads[number])
 
 
@@ -67,14 +72,3 @@ def _row(body: bytes, read: Read) -> bytes:
     if data.left:
         raise BadRow(f"the message has {data.left} bytes after its Avro record")
     return json_object(record)
-
-
-def _parsed(text: str) -> Read:
-    """Raises BadRow."""
-    try:
-        schema = json.loads(text)
-        if not (isinstance(schema, dict) and schema.get("type") in ("record", "error")):
-            raise BadRow("the Avro schema is not a record")
-        return compiled(schema)
-    except (ValueError, RecursionError) as error:
-        raise BadRow(f"the Avro schema is not valid JSON: {error}") from None

@@ -1,155 +1,174 @@
-"""Compile an Avro schema into a function that reads a value of Avro's binary encoding as JSON.
+"""Parse an Avro schema into types, which the reader and the writer of Avro compile.
 
-The module reads untrusted bytes, and a message must never end or delay the node. fastavro 1.13
-crashes on a schema that contains itself, needs 16 s without the interpreter's lock for a decimal of
-200 KB, and accepts an index of an enum below zero (docs/adr/0024-avro-is-read-strictly.md). This
-reader refuses such schemas and values. It follows the Avro 1.12 specification
-(avro.apache.org/docs/1.12.0/specification).
-
-| Avro | JSON |
-|---|---|
-| bytes, fixed | text in base64 |
-| enum | its symbol |
-| union | the value of its branch |
-| decimal | text with all digits |
-| date, timestamps, times | text in ISO 8601; a timestamp that is not local has the zone Z |
-| uuid | text |
+A schema may come from a producer, so the parser has limits. It follows the Avro 1.12 specification
+(avro.apache.org/docs/1.12.0/specification). It refuses a schema that contains itself, since no
+column can have such a type.
 """
 
 from __future__ import annotations
 
-import base64
-import struct
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
-from uuid import UUID
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from ha_engine.formats.json_rows import BadRow
-from ha_engine.formats.values import VALUES_MAX
 
 DEPTH_MAX = 64
-NAME_BYTES_MAX = 4 << 20
-"""The most characters that the names in a schema may add to the JSON of one message."""
 DECIMAL_DIGITS_MAX, DECIMAL_BYTES_MAX = 76, 32
 """The digits of Arrow's longest decimal, and its bytes."""
-
-_LONG_BYTES_MAX = 10
-_INT, _LONG = 1 << 31, 1 << 63
-_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
-_EPOCH = datetime(1970, 1, 1)  # a local timestamp has no zone
+NO_DEFAULT = object()
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 
-class AvroInput:
-    """The bytes of one message, read from the start. All methods raise BadRow."""
+# Several types may share a part by its name, so a type is a graph. An equality by values would
+# follow each path through it.
+@dataclass(frozen=True, slots=True, eq=False)
+class Primitive:
+    """``logical`` is the logical type, such as ``timestamp-micros``, or None."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at, self._values, self._names = data, 0, 0, 0
-
-    @property
-    def left(self) -> int:
-        return len(self._data) - self._at
-
-    def count(self, values: int = 1) -> None:
-        """Count values of the message, of which there may be VALUES_MAX."""
-        self._values += values
-        if self._values > VALUES_MAX:
-            raise BadRow(f"the message has more than {VALUES_MAX} values")
-
-    def count_names(self, characters: int) -> None:
-        """Count characters of the schema that the message repeats, at most NAME_BYTES_MAX."""
-        self._names += characters
-        if self._names > NAME_BYTES_MAX:
-            raise BadRow("the message repeats the names of its schema too often")
-
-    def take(self, size: int) -> bytes:
-        if not 0 <= size <= self.left:
-            raise BadRow(f"the message ends within a value at byte {self._at}")
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def long(self) -> int:
-        """A zigzag varint."""
-        value = shift = 0
-        for byte in self._data[self._at : self._at + _LONG_BYTES_MAX]:
-            self._at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return self._within((value >> 1) ^ -(value & 1), _LONG)
-        raise BadRow(f"the message has no whole number at byte {self._at}")
-
-    def short(self) -> int:
-        """A zigzag varint of at most 32 bits."""
-        return self._within(self.long(), _INT)
-
-    def _within(self, value: int, limit: int) -> int:
-        if -limit <= value < limit:
-            return value
-        raise BadRow(f"the number before byte {self._at} of the message is out of range")
+    kind: str
+    logical: str | None = None
 
 
-Read = Callable[[AvroInput], Any]
+@dataclass(frozen=True, slots=True, eq=False)
+class Decimal:
+    """``size`` is that of a fixed type, in bytes, or None for bytes of any size."""
+
+    size: int | None
+    precision: int
+    scale: int
 
 
-def compiled(schema: Any) -> Read:
-    """Return a function that reads one value of ``schema``, a parsed JSON schema.
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed:
+    """``size`` is in bytes. A UUID has 16."""
 
-    Raises BadRow if the schema is not valid, or contains itself.
-    """
-    return _Compiler().read_of(schema, "", 0)
+    name: str
+    size: int
+    is_uuid: bool
 
 
-class _Compiler:
-    """Compiles one schema. ``_named`` has its types by full name, and None for an unfinished
-    one."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Enum:
+    name: str
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Array:
+    items: AvroType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Map:
+    """The keys are texts."""
+
+    values: AvroType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Union:
+    branches: tuple[AvroType, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """``default`` is in the form of JSON, or NO_DEFAULT."""
+
+    name: str
+    type: AvroType
+    default: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    name: str
+    fields: tuple[Field, ...]
+
+
+AvroType: TypeAlias = Primitive | Decimal | Fixed | Enum | Array | Map | Union | Record
+
+
+def parsed_record(text: str) -> Record:
+    """Parse the schema of a message, which is a record, in JSON. Raises BadRow."""
+    try:
+        found = parsed(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise BadRow(f"the Avro schema is not valid JSON: {error}") from None
+    if not isinstance(found, Record):
+        raise BadRow("the Avro schema is not a record")
+    return found
+
+
+def parsed(schema: Any) -> AvroType:
+    """Parse a schema in the form of JSON. Raises BadRow if it is not valid, or contains itself."""
+    return _Parser().type_of(schema, "", 0)
+
+
+class _Parser:
+    """Parses one schema. ``_named`` has its types by full name, and None for an unfinished one."""
 
     def __init__(self) -> None:
-        self._named: dict[str, Read | None] = {}
+        self._named: dict[str, AvroType | None] = {}
+        self._heights: dict[AvroType, int] = {}
 
-    def read_of(self, schema: Any, namespace: str, depth: int) -> Read:
+    def type_of(self, schema: Any, namespace: str, depth: int) -> AvroType:
         if depth > DEPTH_MAX:
             raise BadRow(f"the Avro schema is nested more than {DEPTH_MAX} times")
         match schema:
             case str():
                 return self._of_name(schema, namespace)
             case list():
-                return _union([self.read_of(one, namespace, depth + 1) for one in schema])
+                branches = [self.type_of(one, namespace, depth + 1) for one in schema]
+                return self._around(Union(tuple(branches)), *branches)
             case {"type": str(kind)}:
                 return self._of_kind(kind, schema, namespace, depth)
             case {"type": inner}:
-                return self.read_of(inner, namespace, depth + 1)
+                return self.type_of(inner, namespace, depth + 1)
             case _:
                 raise BadRow(f"the Avro schema has no type at {str(schema)[:100]}")
 
-    def _of_name(self, name: str, namespace: str) -> Read:
+    def _around(self, whole: AvroType, *parts: AvroType) -> AvroType:
+        """Return ``whole``. A part may be a name, so only its height says how deep it is."""
+        height = 1 + max((self._heights.get(part, 0) for part in parts), default=0)
+        if height > DEPTH_MAX:
+            raise BadRow(f"the Avro schema is nested more than {DEPTH_MAX} times")
+        self._heights[whole] = height
+        return whole
+
+    def _of_name(self, name: str, namespace: str) -> AvroType:
         if name in _PRIMITIVES:
-            return _PLAIN[name]
+            return Primitive(name)
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         full = full if full in self._named else name
         if full not in self._named:
             raise BadRow(f"the Avro schema has no type {name[:100]!r}")
-        read = self._named[full]
-        if read is None:
+        found = self._named[full]
+        if found is None:
             raise BadRow(f"the Avro type {full} contains itself, so it fits no column")
-        return read
+        return found
 
-    def _of_kind(self, kind: str, schema: Mapping[str, Any], namespace: str, depth: int) -> Read:
+    def _of_kind(
+        self, kind: str, schema: Mapping[str, Any], namespace: str, depth: int
+    ) -> AvroType:
         match kind:
             case "record" | "error" | "enum" | "fixed":
                 return self._of_named_kind(kind, schema, namespace, depth)
             case "array":
-                return _array(self.read_of(schema.get("items"), namespace, depth + 1))
+                items = self.type_of(schema.get("items"), namespace, depth + 1)
+                return self._around(Array(items), items)
             case "map":
-                return _map(self.read_of(schema.get("values"), namespace, depth + 1))
+                values = self.type_of(schema.get("values"), namespace, depth + 1)
+                return self._around(Map(values), values)
+            case _ if kind in _PRIMITIVES:
+                return _primitive(kind, schema)
             case _:
-                plain = self._of_name(kind, namespace)
-                return _logical(kind, schema, plain) if kind in _PRIMITIVES else plain
+                return self._of_name(kind, namespace)
 
     def _of_named_kind(
         self, kind: str, schema: Mapping[str, Any], namespace: str, depth: int
-    ) -> Read:
+    ) -> AvroType:
         name = _text_of(schema, "name")
         given = schema.get("namespace", namespace)
         full = name if "." in name or not given else f"{given}.{name}"
@@ -157,17 +176,18 @@ class _Compiler:
             raise BadRow(f"the Avro schema defines {full} twice")
         self._named[full] = None
         within = full.rpartition(".")[0]
+        found: AvroType
         match kind:
             case "enum":
-                read = _enum(full, schema.get("symbols"))
+                found = _enum(full, schema.get("symbols"))
             case "fixed":
-                read = _fixed(full, schema)
+                found = _fixed(full, schema)
             case _:
-                read = self._record(full, schema.get("fields"), within, depth)
-        self._named[full] = read
-        return read
+                found = self._record(full, schema.get("fields"), within, depth)
+        self._named[full] = found
+        return found
 
-    def _record(self, full: str, fields: Any, namespace: str, depth: int) -> Read:
+    def _record(self, full: str, fields: Any, namespace: str, depth: int) -> AvroType:
         if not isinstance(fields, list):
             raise BadRow(f"the Avro record {full} has no fields")
         parts = []
@@ -175,21 +195,12 @@ class _Compiler:
             if not isinstance(one, dict):
                 raise BadRow(f"the Avro record {full} has a field that is no object")
             # A logical type may be written beside the type of a field by mistake; the
-            # specification puts it inside, so the compiler looks only there.
-            parts.append(
-                (_text_of(one, "name"), self.read_of(one.get("type"), namespace, depth + 1))
-            )
-        if len({name for name, _ in parts}) < len(parts):
+            # specification puts it inside, so the parser looks only there.
+            type_ = self.type_of(one.get("type"), namespace, depth + 1)
+            parts.append(Field(_text_of(one, "name"), type_, one.get("default", NO_DEFAULT)))
+        if len({part.name for part in parts}) < len(parts):
             raise BadRow(f"the Avro record {full} has two fields of one name")
-
-        characters = sum(len(name) for name, _ in parts)
-
-        def read(data: AvroInput) -> dict[str, Any]:
-            data.count(len(parts))
-            data.count_names(characters)
-            return {name: read_one(data) for name, read_one in parts}
-
-        return read
+        return self._around(Record(full, tuple(parts)), *(part.type for part in parts))
 
 
 def _text_of(schema: Mapping[str, Any], key: str) -> str:
@@ -199,163 +210,31 @@ def _text_of(schema: Mapping[str, Any], key: str) -> str:
     return found
 
 
-# -- values ----------------------------------------------------------------------------------------
+def _primitive(kind: str, schema: Mapping[str, Any]) -> AvroType:
+    logical = schema.get("logicalType")
+    if (kind, logical) == ("bytes", "decimal"):
+        return _decimal(schema, None)
+    return Primitive(kind, logical if isinstance(logical, str) else None)
 
 
-def _null(data: AvroInput) -> None:
-    return None
-
-
-def _boolean(data: AvroInput) -> bool:
-    byte = data.take(1)[0]
-    if byte > 1:
-        raise BadRow(f"the message has the byte {byte} for a boolean")
-    return byte == 1
-
-
-def _float(data: AvroInput) -> float:
-    return float(_FLOAT.unpack(data.take(4))[0])
-
-
-def _double(data: AvroInput) -> float:
-    return float(_DOUBLE.unpack(data.take(8))[0])
-
-
-def _bytes(data: AvroInput) -> bytes:
-    return data.take(data.long())
-
-
-def _string(data: AvroInput) -> str:
-    try:
-        return data.take(data.long()).decode()
-    except UnicodeDecodeError as error:
-        raise BadRow(f"a text of the message is not UTF-8: {error.reason}") from None
-
-
-def _base64(data: AvroInput) -> str:
-    return base64.b64encode(_bytes(data)).decode()
-
-
-_PLAIN: Mapping[str, Read] = {
-    "null": _null,
-    "boolean": _boolean,
-    "int": AvroInput.short,
-    "long": AvroInput.long,
-    "float": _float,
-    "double": _double,
-    "bytes": _base64,
-    "string": _string,
-}
-
-
-def _enum(full: str, symbols: Any) -> Read:
+def _enum(full: str, symbols: Any) -> Enum:
     if not (isinstance(symbols, list) and all(isinstance(one, str) for one in symbols)):
         raise BadRow(f"the Avro enum {full} has no symbols")
-
-    def read(data: AvroInput) -> str:
-        index = data.short()
-        if not 0 <= index < len(symbols):
-            raise BadRow(f"the message has symbol {index} of the enum {full}")
-        data.count_names(len(symbols[index]))
-        return str(symbols[index])
-
-    return read
+    return Enum(full, tuple(symbols))
 
 
-def _union(branches: list[Read]) -> Read:
-    def read(data: AvroInput) -> Any:
-        index = data.short()
-        if not 0 <= index < len(branches):
-            raise BadRow(f"the message has branch {index} of a union of {len(branches)}")
-        return branches[index](data)
-
-    return read
-
-
-def _blocks(data: AvroInput, read_item: Callable[[], None]) -> None:
-    """Read the blocks of an array or map. A count below zero comes before the block's size."""
-    while count := data.long():
-        if count < 0:
-            data.long()
-        data.count(abs(count))
-        for _ in range(abs(count)):
-            read_item()
-
-
-def _array(read_item: Read) -> Read:
-    def read(data: AvroInput) -> list[Any]:
-        found: list[Any] = []
-        _blocks(data, lambda: found.append(read_item(data)))
-        return found
-
-    return read
-
-
-def _map(read_value: Read) -> Read:
-    def read(data: AvroInput) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-
-        def read_entry() -> None:
-            key = _string(data)
-            if key in found:
-                raise BadRow(f"a map of the message has the key {key[:100]!r} twice")
-            found[key] = read_value(data)
-
-        _blocks(data, read_entry)
-        return found
-
-    return read
-
-
-def _fixed(full: str, schema: Mapping[str, Any]) -> Read:
+def _fixed(full: str, schema: Mapping[str, Any]) -> AvroType:
     size = schema.get("size")
     if not isinstance(size, int) or size < 0:
         raise BadRow(f"the fixed type {full} has no size")
-
-    def raw(data: AvroInput) -> bytes:
-        return data.take(size)
-
     match schema.get("logicalType"):
         case "decimal":
-            return _decimal(schema, raw)
-        case "uuid" if size == 16:
-            return lambda data: str(UUID(bytes=raw(data)))
-        case _:
-            return lambda data: base64.b64encode(raw(data)).decode()
+            return _decimal(schema, size)
+        case logical:
+            return Fixed(full, size, logical == "uuid" and size == 16)
 
 
-# -- logical types ---------------------------------------------------------------------------------
-
-
-def _logical(kind: str, schema: Mapping[str, Any], plain: Read) -> Read:
-    """The reader of a primitive type with a logical type. An unknown logical type is ignored, as
-    the specification demands."""
-    match kind, schema.get("logicalType"):
-        case "bytes", "decimal":
-            return _decimal(schema, _bytes)
-        case "int", "date":
-            return lambda data: _in_calendar(_date, data.short())
-        case "int", "time-millis":
-            return lambda data: _in_calendar(_time, data.short() * 1_000)
-        case "long", "time-micros":
-            return lambda data: _in_calendar(_time, data.long())
-        case "long", "timestamp-millis":
-            return lambda data: _in_calendar(_timestamp, data.long() * 1_000)
-        case "long", "timestamp-micros":
-            return lambda data: _in_calendar(_timestamp, data.long())
-        case "long", "timestamp-nanos":
-            return lambda data: _in_calendar(_timestamp, _micros(data.long()))
-        case "long", "local-timestamp-millis":
-            return lambda data: _in_calendar(_local, data.long() * 1_000)
-        case "long", "local-timestamp-micros":
-            return lambda data: _in_calendar(_local, data.long())
-        case "long", "local-timestamp-nanos":
-            return lambda data: _in_calendar(_local, _micros(data.long()))
-        case _:
-            return plain
-
-
-def _decimal(schema: Mapping[str, Any], raw: Callable[[AvroInput], bytes]) -> Read:
+def _decimal(schema: Mapping[str, Any], size: int | None) -> Decimal:
     precision, scale = schema.get("precision", -1), schema.get("scale", 0)
     are_numbers = isinstance(precision, int) and isinstance(scale, int)
     if not (are_numbers and 0 <= scale <= precision <= DECIMAL_DIGITS_MAX):
@@ -363,50 +242,4 @@ def _decimal(schema: Mapping[str, Any], raw: Callable[[AvroInput], bytes]) -> Re
             "the Avro schema has a decimal whose precision and scale are not from 0 to "
             f"{DECIMAL_DIGITS_MAX}"
         )
-
-    def read(data: AvroInput) -> str:
-        unscaled = raw(data)
-        if not 0 < len(unscaled) <= DECIMAL_BYTES_MAX:
-            raise BadRow(f"the message has a decimal of {len(unscaled)} bytes")
-        number = int.from_bytes(unscaled, signed=True)
-        digits = str(abs(number))
-        if len(digits) > precision:
-            raise BadRow(f"the message has a decimal of more than {precision} digits")
-        digits = digits.rjust(scale + 1, "0")
-        whole, fraction = digits[: len(digits) - scale], digits[len(digits) - scale :]
-        sign = "-" if number < 0 else ""
-        return f"{sign}{whole}.{fraction}" if scale else f"{sign}{whole}"
-
-    return read
-
-
-def _micros(nanoseconds: int) -> int:
-    if nanoseconds % 1_000:
-        raise BadRow("a timestamp of the message has more than 6 fractional digits")
-    return nanoseconds // 1_000
-
-
-def _in_calendar(form: Callable[[int], str], value: int) -> str:
-    try:
-        return form(value)
-    except (OverflowError, ValueError):
-        raise BadRow(f"a time of the message is out of range: {value}") from None
-
-
-def _date(days: int) -> str:
-    return date.fromordinal(date(1970, 1, 1).toordinal() + days).isoformat()
-
-
-def _time(microseconds: int) -> str:
-    if not 0 <= microseconds < 86_400_000_000:
-        raise ValueError(microseconds)
-    seconds, rest = divmod(microseconds, 1_000_000)
-    return time(seconds // 3600, seconds // 60 % 60, seconds % 60, rest).isoformat()
-
-
-def _timestamp(microseconds: int) -> str:
-    return (_EPOCH + timedelta(microseconds=microseconds)).replace(tzinfo=UTC).isoformat()
-
-
-def _local(microseconds: int) -> str:
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
+    return Decimal(size, precision, scale)

@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ha_engine.errors import ConfigError, SourceRefused, SourceUnavailable
-from ha_engine.formats.avro_schema import AvroInput, compiled
+from ha_engine.formats.avro_reader import AvroInput, compiled
 from ha_engine.formats.csv_rows import CsvColumn
 from ha_engine.formats.json_rows import BadRow
 from ha_engine.formats.messages import MessageOptions, MessageReader, open_reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +12,10 @@ import pyarrow as pa
 from google.protobuf import json_format
 
 from ha_engine.errors import ConfigError, SinkRefused
+from ha_engine.formats.avro import record_in
+from ha_engine.formats.avro_schema import Record, parsed_record
+from ha_engine.formats.avro_writer import RowWriter, without_nulls
+from ha_engine.formats.json_rows import BadRow
 from ha_engine.formats.messages import (
     ArrowOptions,
     AvroOptions,
@@ -22,7 +26,8 @@ from ha_engine.formats.messages import (
     ProtobufOptions,
     RawOptions,
 )
-from ha_engine.formats.protobuf import type_in
+from ha_engine.formats.protobuf import position_of, type_in, written_position
+from ha_engine.formats.registry import Registry, RegistryClient, head_of
 from ha_engine.formats.values import json_text, require_form, rows_of
 
 ROWS_OF_A_MESSAGE = 1_000
@@ -37,13 +42,15 @@ class MessageWriter(Protocol):
         ...
 
     def require_fit(self, schema: pa.Schema) -> None:
-        """Raise SinkRefused if rows of ``schema`` have no form in the format."""
+        """Raise SinkRefused if rows of ``schema`` have no form in the format, and SinkUnavailable
+        while a schema registry does not answer."""
         ...
 
     def values(self, rows: pa.Table) -> Sequence[bytes | None]:
         """The values of the messages, in the order of ``rows``.
 
-        Raises SinkRefused for a row that does not fit the format.
+        Raises SinkRefused for a row that does not fit the format, and SinkUnavailable while a
+        schema registry does not answer.
         """
         ...
 
@@ -64,13 +71,20 @@ def open_writer(options: FormatOptions, base: Path) -> MessageWriter | None:
             return None
         case CsvOptions():
             return CsvWriter(options.columns, options.delimiter)
-        case AvroOptions():
-            raise ConfigError("format: a sink cannot write avro yet; use json, arrow or protobuf")
+        case AvroOptions(schema_file=Path() as file):
+            record = record_in(base / file)
+            return AvroWriter(lambda: record)
+        case AvroOptions(registry=Registry() as registry, schema_id=int() as number):
+            client = RegistryClient(registry, base)
+            return AvroWriter(lambda: _registered_record(client, number), head_of(number))
         case ProtobufOptions(registered=False):
             return ProtobufWriter(base / options.descriptor_file, options.message)
+        case ProtobufOptions(schema_id=int() as number):
+            return ProtobufWriter(base / options.descriptor_file, options.message, number)
         case _:
             raise ConfigError(
-                "format.registered: a sink cannot write the id of a schema; remove it"
+                "format.schema_id: a sink needs the id of the schema in the registry with which it "
+                "writes; the registry returns the id when you register the schema"
             )
 
 
@@ -164,14 +178,58 @@ def _cell(value: Any) -> str:
     return json_text(value).strip('"')
 
 
-class ProtobufWriter:
-    """One Protobuf message a message, whose fields are the columns of the same names."""
+class AvroWriter:
+    """One Avro record a message, after ``head``. Its fields are the columns of the same names.
+
+    ``record_of`` finds the record's type. It may raise SinkRefused, and SinkUnavailable while a
+    registry does not answer. It is called until it returns, and then never again.
+    """
 
     rows_per_message = 1
 
-    def __init__(self, descriptor_file: Path, name: str) -> None:
+    def __init__(self, record_of: Callable[[], Record], head: bytes = b"") -> None:
+        self._record_of, self._head = record_of, head
+        self._record: Record | None = None
+        self._writer: tuple[pa.Schema, RowWriter] | None = None
+
+    def require_fit(self, schema: pa.Schema) -> None:
+        RowWriter(self._found(), schema)
+
+    def values(self, rows: pa.Table) -> list[bytes]:
+        # The check before the query refuses columns that may be null. If the registry did not
+        # answer then, the query runs, and only rows that are null are refused.
+        schema = without_nulls(rows.schema)
+        if self._writer is None or self._writer[0] != schema:
+            self._writer = schema, RowWriter(self._found(), schema)
+        return self._writer[1].values(rows, self._head)
+
+    def _found(self) -> Record:
+        if self._record is None:
+            self._record = self._record_of()
+        return self._record
+
+
+def _registered_record(client: RegistryClient, number: int) -> Record:
+    """Raises SinkRefused, SinkUnavailable."""
+    try:
+        return parsed_record(client.schema_to_write(number))
+    except BadRow as bad:
+        raise SinkRefused(f"schema {number} of the registry: {bad}") from None
+
+
+class ProtobufWriter:
+    """One Protobuf message a message, whose fields are the columns of the same names. With
+    ``schema_id``, each begins with the id of a schema in a registry."""
+
+    rows_per_message = 1
+
+    def __init__(self, descriptor_file: Path, name: str, schema_id: int | None = None) -> None:
         """Raises ConfigError."""
         self._type = type_in(descriptor_file, name)
+        self._head = b""
+        if schema_id is not None:
+            position = written_position(position_of(self._type.DESCRIPTOR))
+            self._head = head_of(schema_id) + position
 
     def require_fit(self, schema: pa.Schema) -> None:
         require_form(schema)
@@ -194,4 +252,4 @@ class ProtobufWriter:
             name = message.DESCRIPTOR.full_name
             raise SinkRefused(f"a row does not fit the Protobuf type {name}: {error}") from error
         written: bytes = message.SerializeToString(deterministic=True)
-        return written
+        return self._head + written

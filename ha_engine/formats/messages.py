@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Protocol
 import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from ha_engine.errors import ConfigError
 from ha_engine.formats.avro import AvroMessages, RegisteredAvroMessages
 from ha_engine.formats.csv_rows import CsvColumn
 from ha_engine.formats.json_rows import BadRow
@@ -86,29 +87,42 @@ class CsvOptions(_Options):
     delimiter: str = Field(",", pattern=r"^[^\"\r\n]$")
 
 
+SchemaId = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
 class AvroOptions(_Options):
     """Messages of Avro. Either all are written with the schema of ``schema_file``, or each begins
-    with the id of its schema in ``registry``."""
+    with the id of its schema in ``registry``. A sink writes each with the schema ``schema_id``."""
 
     type: Literal["avro"]
     schema_file: Path | None = None
     registry: Registry | None = None
+    schema_id: SchemaId | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> AvroOptions:
         if (self.schema_file is None) == (self.registry is None):
             raise ValueError("needs either schema_file or registry")
+        if self.registry is None and self.schema_id is not None:
+            raise ValueError("schema_id needs registry")
         return self
 
 
 class ProtobufOptions(_Options):
     """Messages of the Protobuf type ``message`` in ``descriptor_file``. ``registered`` says whether
-    each begins with the id of its schema in a registry."""
+    each begins with the id of its schema in a registry. A sink writes the id ``schema_id``."""
 
     type: Literal["protobuf"]
     descriptor_file: Path
     message: str
     registered: bool = False
+    schema_id: SchemaId | None = None
+
+    @model_validator(mode="after")
+    def _registered(self) -> ProtobufOptions:
+        if self.schema_id is not None and not self.registered:
+            raise ValueError("schema_id needs registered: true")
+        return self
 
 
 def _from_name(written: Any) -> Any:
@@ -145,6 +159,11 @@ def open_reader(
 
     A relative path begins at the directory ``base``. Raises ConfigError.
     """
+    if isinstance(options, AvroOptions | ProtobufOptions) and options.schema_id is not None:
+        raise ConfigError(
+            "format.schema_id is only for a sink, since each message that a source reads has the "
+            "id of its schema; remove it"
+        )
     match options:
         case JsonOptions():
             return JsonMessages()

@@ -34,7 +34,7 @@ class ProtobufMessages:
     def __init__(self, descriptor_file: Path, name: str, *, is_registered: bool = False) -> None:
         """Raises ConfigError."""
         self._type = type_in(descriptor_file, name)
-        self._position = _position(self._type.DESCRIPTOR) if is_registered else None
+        self._position = position_of(self._type.DESCRIPTOR) if is_registered else None
 
     def rows(self, message: bytes) -> Iterator[bytes]:
         """Yield ``message`` as JSON. Raises BadRow."""
@@ -68,12 +68,29 @@ class ProtobufMessages:
         return body[at:]
 
 
-def _position(of: Any) -> tuple[int, ...]:
+def position_of(of: Any) -> tuple[int, ...]:
     """The index of a type in its file, or in the type around it, from outside to inside."""
     around = of.containing_type
     if around is None:
         return (list(of.file.message_types_by_name).index(of.name),)
-    return (*_position(around), list(around.nested_types_by_name).index(of.name))
+    return (*position_of(around), list(around.nested_types_by_name).index(of.name))
+
+
+def written_position(position: tuple[int, ...]) -> bytes:
+    """The bytes between the id of a schema and a message of the type at ``position`` in it."""
+    if position == (0,):
+        return b"\0"  # short for the first type
+    return b"".join(map(_as_varint, (len(position), *position)))
+
+
+def _as_varint(value: int) -> bytes:
+    """Write a whole number that is not negative as a zigzag varint."""
+    out, rest = bytearray(), value << 1
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
 
 
 def type_in(descriptor_file: Path, name: str) -> type[Message]:

@@ -2,7 +2,7 @@
 
 A message begins with a zero byte and four bytes with the id of its schema, as Confluent's clients
 write it (docs.confluent.io, "Wire format"). Compatible registries serve the same route: Karapace,
-Apicurio, Redpanda.
+Apicurio, Redpanda. The schema of an id never changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from typing import Annotated, Any
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, SecretStr
 
-from ha_engine.errors import ConfigError, SourceRefused, SourceUnavailable
+from ha_engine.errors import (
+    ConfigError,
+    SinkRefused,
+    SinkUnavailable,
+    SourceRefused,
+    SourceUnavailable,
+)
 from ha_engine.formats.json_rows import BadRow
 
 MAGIC = 0
@@ -65,6 +71,11 @@ def framed(message: bytes) -> tuple[int, bytes]:
     return _HEAD.unpack_from(message)[1], message[_HEAD.size :]
 
 
+def head_of(number: int) -> bytes:
+    """The bytes before a message with schema ``number``."""
+    return _HEAD.pack(MAGIC, number)
+
+
 class RegistryClient:
     """Reads schemas. A relative ``ca_file`` begins at the directory ``base``. The constructor
     raises ConfigError if ``ca_file`` cannot be loaded."""
@@ -98,6 +109,21 @@ class RegistryClient:
             raise SourceUnavailable(str(down)) from down
         except _Wrong as wrong:
             raise SourceRefused(str(wrong)) from wrong
+
+    def schema_to_write(self, number: int) -> str:
+        """The text of schema ``number``, for a sink.
+
+        Raises SinkRefused if the registry has no such schema or the engine cannot use it, and
+        SinkUnavailable for any other failure. The check of a query's schema asks too, and only
+        SinkRefused stops the query. A registry whose address or credentials are wrong says nothing
+        about the query.
+        """
+        try:
+            return _text(self._read(f"schemas/ids/{number}"), f"schema {number}")
+        except _Missing as missing:
+            raise SinkRefused(str(missing)) from None
+        except (_Down, _Wrong) as failed:
+            raise SinkUnavailable(str(failed)) from failed
 
     def _read(self, path: str) -> dict[str, Any]:
         """Raises _Missing, _Down, _Wrong."""
@@ -137,6 +163,9 @@ def _text(found: dict[str, Any], what: str) -> str:
     text = found.get("schema")
     if not isinstance(text, str):
         raise _Wrong(f"the schema registry answers without {what}; check its URL")
+    kind = found.get("schemaType", "AVRO")
+    if kind != "AVRO":
+        raise _Missing(f"{what} is of the type {kind}, not AVRO")
     if found.get("references"):
         raise _Missing(
             f"{what} refers to other schemas, which the engine does not read; register it with its "

@@ -37,7 +37,7 @@ class MessageEncoder:
         return frozenset(self._columns.values()) - {VALUE}
 
     def require_fit(self, schema: pa.Schema) -> None:
-        """Refuse a schema that makes no messages. Raises SinkRefused."""
+        """Refuse a schema that makes no messages. Raises SinkRefused, SinkUnavailable."""
         for attribute, times in Counter(self._columns.values()).items():
             if times > 1:
                 raise SinkRefused(f"columns: two columns are the {attribute}; name one of them")
@@ -67,7 +67,7 @@ class MessageEncoder:
             self._writer.require_fit(pa.schema([schema.field(name) for name in rest]))
 
     def messages(self, rows: pa.Table) -> Messages:
-        """The messages of ``rows``, in their order. Raises SinkRefused."""
+        """The messages of ``rows``, in their order. Raises SinkRefused, SinkUnavailable."""
         given = {
             attribute: self._attribute(rows, column, attribute)
             for column, attribute in self._columns.items()

@@ -115,7 +115,9 @@ def _mapped(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field
 
 
 def _as_number(field: pa.Field) -> pa.Field:
-    """Change a time or date to the number that stores it, since Python's datetime lacks some."""
+    """Change a time or date to the number that stores it, since Python's datetime lacks some. A
+    cast to a field that may not be null would check its values."""
+    field = field.with_nullable(True)
     if pa.types.is_timestamp(field.type) or pa.types.is_time64(field.type):
         return field.with_type(pa.int64())
     return field.with_type(pa.int32()) if pa.types.is_date32(field.type) else field

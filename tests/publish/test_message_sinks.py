@@ -97,9 +97,24 @@ def test_arrow_message_has_the_rows_as_they_are() -> None:
     assert pa.ipc.open_stream(value).read_all().equals(ROWS)
 
 
-def test_sink_refuses_the_format_avro_when_it_is_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot write avro"):
-        encoder({"type": "avro", "schema_file": "r.avsc"}, base=tmp_path)
+def test_avro_message_has_what_a_source_of_another_engine_reads(tmp_path: Path) -> None:
+    kinds = {
+        "id": "long",
+        "text": "string",
+        "price": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        "at": {"type": "long", "logicalType": "timestamp-micros"},
+        "raw": "bytes",
+    }
+    fields = [{"name": name, "type": ["null", kind]} for name, kind in kinds.items()]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    (tmp_path / "r.avsc").write_text(json.dumps(schema))
+    form = {"type": "avro", "schema_file": "r.avsc"}
+    messages = written(encoder(form, base=tmp_path))
+    assert read_back(reader(form, tmp_path), messages) == [FIRST, SECOND]
+    with pytest.raises(SinkRefused, match="the record R has no field for the column more"):
+        written(encoder(form, base=tmp_path), ROWS.append_column("more", ROWS["id"]))
+    with pytest.raises(ConfigError, match=r"none\.avsc cannot be read"):
+        encoder(form | {"schema_file": "none.avsc"}, base=tmp_path)
 
 
 def test_protobuf_message_has_the_columns_as_fields(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 A message begins with a zero byte and four bytes with the id of its schema, as Confluent's clients
 write it (docs.confluent.io, "Wire format"). Compatible registries serve the same route: Karapace,
-Apicurio, Redpanda. The schema of an id never changes.
+Apicurio, Redpanda. A registry does not change the schema of an id.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def _parameter(taken: Parameter, schemas: _Schemas) -> dict[str, Any]:
 
 def _answer(answer: Answer, schemas: _Schemas, *, has_body: bool) -> dict[str, Any]:
     response_object: dict[str, Any] = {"description": answer.means}
-    if has_body:
+    if has_body and answer.body is not None:
         response_object["content"] = _content({answer.media_type: answer.body}, schemas)
     if answer.headers:
         response_object["headers"] = {

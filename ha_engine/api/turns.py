@@ -12,6 +12,8 @@ from collections import deque
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 BEGUN_PER_TURN = 8
+_WITH_EVENTS = "/events", "/cloudevents", "/remote-write"
+"""The ends of the paths to which producers send events."""
 
 
 class Turns:
@@ -47,4 +49,4 @@ class Turns:
 
 
 def _has_events(scope: Scope) -> bool:
-    return bool(scope["method"] == "POST" and scope["path"].endswith("/events"))
+    return bool(scope["method"] == "POST" and scope["path"].endswith(_WITH_EVENTS))

@@ -34,6 +34,22 @@ def objects_of(text: str) -> Iterator[str]:
     return (one.translate(_ONE_LINE) for one in _elements(text))
 
 
+def members_of(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of each member of a JSON object and the text of its value, unchanged.
+
+    ``text`` is an object that ``objects_of`` yielded. Two members may have the same name.
+    """
+    at = _skip(text, 1)
+    while not text.startswith("}", at):
+        name, at = _SPLITTER.raw_decode(text, at)
+        start = _skip(text, _skip(text, at) + 1)
+        at = _SPLITTER.raw_decode(text, start)[1]
+        yield name, text[start:at]
+        at = _skip(text, at)
+        if text.startswith(",", at):
+            at = _skip(text, at + 1)
+
+
 def _elements(text: str) -> Iterator[str]:
     at = _skip(text, 0)
     if text.startswith("[", at):

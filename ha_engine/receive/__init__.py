@@ -9,6 +9,8 @@ body                    reads a request body, within limits on its bytes and its
 decode, arrow, columns, diagnose
                         turn a body into one record batch of the stream's schema, or name the bad
                         row
+cloud_events            turns CloudEvents into the JSON that ``decode`` takes
+remote_write            turns the samples of Prometheus remote write into a record batch
 joining                 parses in one call the small JSON bodies that arrive at the same time
 gate, group             take a request whole or not at all, put it into one record with others, and
                         answer it when that record is committed (RULES.md#i3)

@@ -4,18 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from concurrent.futures import Executor
+from enum import Enum
 from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from ha_engine.errors import BodyTooSlow, InvalidEvents, PayloadTooLarge, UnsupportedFormat
 from ha_engine.receive.byte_budget import ByteBudget
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_SNAPPY_SIZE_BYTES_MAX = 5
+"""A snappy body begins with its decompressed size, a varint of 32 bits."""
 SMALL_PACKED_BYTES = 512
 """Up to this size of a gzip body, a switch to a thread and back may cost more time than the
 decompression, which yields at most a thousand times as many bytes."""
+
+
+class Packing(Enum):
+    """The compressions of a body, by the name in Content-Encoding."""
+
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    """Snappy's block format, which has no frames."""
+
+
+_PACKINGS = {
+    b"": None,
+    b"identity": None,
+    b"gzip": Packing.GZIP,
+    b"x-gzip": Packing.GZIP,
+    b"snappy": Packing.SNAPPY,
+}
+
+
+_NOT_SNAPPY = "the body is not in snappy's block format, but Content-Encoding says so"
 
 
 class ClientGone(Exception):
@@ -71,9 +96,17 @@ class Body:
             more = message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def unzipped(self, packed: bytes, threads: Executor) -> bytes:
-        """Decompress a gzip body, and stop if it exceeds the limit. Raises InvalidEvents,
-        PayloadTooLarge, Backpressure.
+    async def unpacked(self, packed: bytes, packing: Packing, threads: Executor) -> bytes:
+        """Decompress a body, up to the limit. Raises InvalidEvents, PayloadTooLarge,
+        Backpressure."""
+        match packing:
+            case Packing.GZIP:
+                return await self._unzipped(packed, threads)
+            case Packing.SNAPPY:
+                return await self._unsnapped(packed, threads)
+
+    async def _unzipped(self, packed: bytes, threads: Executor) -> bytes:
+        """Decompress a gzip body, and stop if it exceeds the limit.
 
         A few kilobytes may decompress for 40 ms, in which the event loop must not wait.
         """
@@ -86,6 +119,16 @@ class Body:
         self._require(len(body))
         self.reserve(len(body))
         return body
+
+    async def _unsnapped(self, packed: bytes, threads: Executor) -> bytes:
+        """Decompress a snappy body, whose size is known and reserved before any memory is
+        allocated for it."""
+        size = _snappy_size(packed)
+        self.reserve(size)
+        if len(packed) <= SMALL_PACKED_BYTES:
+            return _unsnapped(packed, size)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(threads, _unsnapped, packed, size)
 
     def reserve(self, length: int) -> None:
         """Reserve ``length`` more bytes of the budget. Raises PayloadTooLarge, Backpressure."""
@@ -114,13 +157,32 @@ def _unzipped(packed: bytes, bytes_max: int) -> bytes:
     return body
 
 
-def is_gzip(content_encoding: bytes | None) -> bool:
-    """Whether the Content-Encoding header says gzip. Raises UnsupportedFormat for any encoding but
-    gzip and identity."""
-    match (content_encoding or b"identity").strip().lower():
-        case b"identity" | b"":
-            return False
-        case b"gzip" | b"x-gzip":
-            return True
-        case _:
-            raise UnsupportedFormat("this Content-Encoding is not supported; send gzip or none")
+def _snappy_size(packed: bytes) -> int:
+    """The size that a snappy body states for its decompressed bytes. Raises InvalidEvents."""
+    size = 0
+    for at, byte in enumerate(packed[:_SNAPPY_SIZE_BYTES_MAX]):
+        size |= (byte & 0x7F) << 7 * at
+        if byte < 0x80:
+            return size
+    raise InvalidEvents(_NOT_SNAPPY)
+
+
+def _unsnapped(packed: bytes, size: int) -> bytes:
+    """The ``size`` bytes of a snappy body. Raises InvalidEvents."""
+    try:
+        body: bytes = pa.Codec("snappy").decompress(packed, decompressed_size=size, asbytes=True)
+    except (pa.ArrowInvalid, OSError):
+        raise InvalidEvents(_NOT_SNAPPY) from None
+    return body
+
+
+def packing_of(
+    content_encoding: bytes | None, accepted: Sequence[Packing | None]
+) -> Packing | None:
+    """The compression that the Content-Encoding header names, or None for none. Raises
+    UnsupportedFormat unless it is one of ``accepted``."""
+    name = (content_encoding or b"").strip().lower()
+    if name in _PACKINGS and (found := _PACKINGS[name]) in accepted:
+        return found
+    known = " or ".join("none" if one is None else one.value for one in accepted)
+    raise UnsupportedFormat(f"this Content-Encoding is not supported; send {known}")

@@ -69,6 +69,13 @@ def format_of(content_type: str) -> Format:
     return found
 
 
+def too_many_events(rows_max: int) -> PayloadTooLarge:
+    """The refusal of a request with more than ``rows_max`` events."""
+    return PayloadTooLarge(
+        f"one request has at most {rows_max} events; send several smaller requests"
+    )
+
+
 class Lines(NamedTuple):
     """Events as UTF-8 text, with one event on each line and without blank lines.
 
@@ -117,6 +124,11 @@ class Decoder:
         if form is Format.ARROW:
             return self._read_arrow(body)
         return self.parse(self.lines(body, form))
+
+    @property
+    def no_rows(self) -> pa.RecordBatch:
+        """A batch of the stream's schema without rows."""
+        return pa.RecordBatch.from_pylist([], schema=self.schema)
 
     def lines(self, body: bytes, form: Format) -> Lines:
         """Split a JSON or NDJSON ``body`` into lines with one event each, without a look at the
@@ -245,9 +257,7 @@ class Decoder:
         return "\n".join(elements).encode()
 
     def _too_many(self) -> PayloadTooLarge:
-        return PayloadTooLarge(
-            f"one request has at most {self._rows_max} events; send several smaller requests"
-        )
+        return too_many_events(self._rows_max)
 
     def _refuse_unreadable_types(self) -> None:
         for field in self.schema:

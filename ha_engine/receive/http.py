@@ -1,8 +1,10 @@
 """Receive events over HTTP: the routes for the node's API, and the answer to each kind of refusal.
 
-The endpoint for events is a bare ASGI callable, to save time at thousands of requests a second. A
-Request or Response object of Starlette costs as much time as the parsing of a small body. Every
-answer to a client is a JSON object.
+Events arrive as JSON or Arrow, as CloudEvents, or as samples of Prometheus remote write. Each
+protocol has an endpoint, and the modules ``cloud_events`` and ``remote_write`` know the formats of
+the latter two. An endpoint is a bare ASGI callable, to save time at thousands of requests a second.
+A Request or Response object of Starlette costs as much time as the parsing of a small body. Every
+answer to a client is a JSON object, or has no body.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -30,10 +33,11 @@ from ha_engine.errors import (
     UnsupportedFormat,
 )
 from ha_engine.receive import http_operations as operations
-from ha_engine.receive.body import BodyLimit, ClientGone, Receive, is_gzip
-from ha_engine.receive.decode import format_of
-from ha_engine.receive.gate import Receipt
+from ha_engine.receive.body import BodyLimit, ClientGone, Packing, Receive, packing_of
+from ha_engine.receive.cloud_events import HEADER, Head, head_of
+from ha_engine.receive.decode import Format, format_of
 from ha_engine.receive.intake import DecodedRequest, Intake, SubmissionIdentity, identity_of
+from ha_engine.receive.remote_write import Message, message_of
 from ha_engine.web.route import OperationRoute
 
 BODY_WITHIN_SECONDS = 30.0
@@ -41,33 +45,52 @@ NAMES = "X-Producer-Id", "X-Sequence"
 _ONCE = {b"x-producer-id", b"x-sequence", b"content-type", b"content-encoding"}
 """Headers whose second value would silently replace the first one."""
 _SEQUENCE = re.compile(rb"[0-9]{1,19}")
+WRITTEN = b"x-prometheus-remote-write-%s-written"
+_NOTHING_ELSE_WRITTEN = [(WRITTEN % what, b"0") for what in (b"histograms", b"exemplars")]
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
+
+
+class HttpAnswer(NamedTuple):
+    """The answer to a request with events; ``body`` is JSON or empty."""
+
+    status: int
+    body: bytes = b""
+    headers: Sequence[tuple[bytes, bytes]] = ()
 
 
 def routes(
     intake: Intake, body_max: int, body_within_seconds: float = BODY_WITHIN_SECONDS
 ) -> list[OperationRoute]:
-    """The routes ``POST /v1/streams/{stream}/events`` and ``GET /v1/streams/{stream}``."""
-    limit = BodyLimit(body_max, "http.max_body")
+    """The routes ``GET /v1/streams/{stream}``, and ``POST`` to ``events``, ``cloudevents`` and
+    ``remote-write`` below it."""
+    takes = intake, BodyLimit(body_max, "http.max_body"), body_within_seconds
+    stream = "/v1/streams/{stream}"
     return [
+        OperationRoute(f"{stream}/events", EventsEndpoint(*takes), operations.PUBLISH, "POST"),
         OperationRoute(
-            "/v1/streams/{stream}/events",
-            EventsEndpoint(intake, limit, body_within_seconds),
-            operations.PUBLISH,
-            "POST",
+            f"{stream}/cloudevents", CloudEventsEndpoint(*takes), operations.CLOUD_EVENTS, "POST"
         ),
         OperationRoute(
-            "/v1/streams/{stream}", partial(_show_stream, intake), operations.STREAM, "GET"
+            f"{stream}/remote-write", RemoteWriteEndpoint(*takes), operations.REMOTE_WRITE, "POST"
         ),
+        OperationRoute(stream, partial(_show_stream, intake), operations.STREAM, "GET"),
     ]
 
 
-class EventsEndpoint:
-    """The ASGI application that takes events. The router must put ``path_params`` into the scope of
-    each call."""
+Form = TypeVar("Form")
+
+
+class Endpoint(ABC, Generic[Form]):
+    """The ASGI application that takes the events of one protocol. The router must put
+    ``path_params`` into the scope of each call.
+
+    ``Form`` is what the headers of a request say about its body. ``packings`` are the accepted
+    compressions of a body, of which None is none.
+    """
+
+    packings: tuple[Packing | None, ...] = (Packing.GZIP, None)
 
     def __init__(self, intake: Intake, limit: BodyLimit, body_within_seconds: float) -> None:
         self._intake, self._limit, self._within = intake, limit, body_within_seconds
@@ -76,29 +99,111 @@ class EventsEndpoint:
         stream: str = scope["path_params"]["stream"]
         try:
             request = await self._take(stream, _once_each(scope["headers"]), receive)
-            receipt = await self._intake.store(request)
+            answer = await self._store(request)
         except Rejected as refusal:
             self._intake.count(stream, refusal)
-            await _refuse(send, refusal)
+            answer = self.answer_to(refusal)
         except ClientGone:
             return
-        else:
-            await _acknowledge(send, receipt)
+        await _send(send, answer)
 
     async def _take(
         self, stream: str, headers: dict[bytes, bytes], receive: Receive
     ) -> DecodedRequest:
         self._intake.require_stream(stream)
-        form = format_of(headers.get(b"content-type", b"").decode("latin-1"))
-        packed = is_gzip(headers.get(b"content-encoding"))
+        form = self._form(headers)
+        packing = packing_of(headers.get(b"content-encoding"), self.packings)
         identity = _identity(headers)
         self._intake.require_open()
         with self._intake.body(self._limit) as body:
             body.require_fits(headers.get(b"content-length"))
             raw = await body.read(receive, self._within)
-            if packed:
-                raw = await body.unzipped(raw, self._intake.threads)
-            return await self._intake.unpack(stream, raw, form, identity)
+            if packing is not None:
+                raw = await body.unpacked(raw, packing, self._intake.threads)
+            return await self._unpack(stream, raw, form, identity)
+
+    @abstractmethod
+    def _form(self, headers: dict[bytes, bytes]) -> Form:
+        """Read the headers about the body. Raises UnsupportedFormat, InvalidEvents."""
+
+    @abstractmethod
+    async def _unpack(
+        self, stream: str, raw: bytes, form: Form, identity: SubmissionIdentity | None
+    ) -> DecodedRequest:
+        """Decode the body of a request. Raises InvalidEvents, PayloadTooLarge."""
+
+    @abstractmethod
+    async def _store(self, request: DecodedRequest) -> HttpAnswer:
+        """Store a request and return the answer when it is committed. Raises Rejected."""
+
+    def answer_to(self, refusal: Rejected) -> HttpAnswer:
+        """The answer to a request that the node refused."""
+        return _answer_to(refusal)
+
+
+class EventsEndpoint(Endpoint[Format]):
+    """Takes events as JSON, NDJSON or Arrow."""
+
+    def _form(self, headers: dict[bytes, bytes]) -> Format:
+        return format_of(headers.get(b"content-type", b"").decode("latin-1"))
+
+    async def _unpack(
+        self, stream: str, raw: bytes, form: Format, identity: SubmissionIdentity | None
+    ) -> DecodedRequest:
+        return await self._intake.unpack(stream, raw, form, identity)
+
+    async def _store(self, request: DecodedRequest) -> HttpAnswer:
+        receipt = await self._intake.store(request)
+        position = receipt.position
+        return HttpAnswer(
+            200,
+            b'{"accepted": %d, "position": {"epoch": %d, "sequence": %d}}'
+            % (receipt.accepted, position.epoch, position.sequence),
+        )
+
+
+class CloudEventsEndpoint(Endpoint[Head]):
+    """Takes CloudEvents in each content mode. A stored request gets an answer without a body,
+    because some brokers take a body for an event in reply."""
+
+    def _form(self, headers: dict[bytes, bytes]) -> Head:
+        return head_of(headers)
+
+    async def _unpack(
+        self, stream: str, raw: bytes, form: Head, identity: SubmissionIdentity | None
+    ) -> DecodedRequest:
+        return await self._intake.unpack_cloud_events(stream, raw, form, identity)
+
+    async def _store(self, request: DecodedRequest) -> HttpAnswer:
+        if request.batch.num_rows:
+            await self._intake.store(request)
+        return HttpAnswer(204)
+
+
+class RemoteWriteEndpoint(Endpoint[Message]):
+    """Takes samples of Prometheus remote write. A sender drops samples that get an answer of 4xx,
+    by default even 429, so each refusal that passes is answered with 503."""
+
+    packings = (Packing.SNAPPY,)
+
+    def _form(self, headers: dict[bytes, bytes]) -> Message:
+        return message_of(headers.get(b"content-type", b"").decode("latin-1"))
+
+    async def _unpack(
+        self, stream: str, raw: bytes, form: Message, identity: SubmissionIdentity | None
+    ) -> DecodedRequest:
+        return await self._intake.unpack_samples(stream, raw, form, identity)
+
+    async def _store(self, request: DecodedRequest) -> HttpAnswer:
+        written = 0
+        if request.batch.num_rows:
+            written = (await self._intake.store(request)).accepted
+        count = str(written).encode()
+        return HttpAnswer(204, headers=[(WRITTEN % b"samples", count), *_NOTHING_ELSE_WRITTEN])
+
+    def answer_to(self, refusal: Rejected) -> HttpAnswer:
+        answer = _answer_to(refusal)
+        return answer._replace(status=503) if answer.status in (408, 429) else answer
 
 
 async def _show_stream(intake: Intake, request: Request) -> JSONResponse:
@@ -112,10 +217,11 @@ async def _show_stream(intake: Intake, request: Request) -> JSONResponse:
 
 
 def _once_each(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """The headers by name. Raises InvalidEvents if one of _ONCE occurs twice."""
+    """The headers by name. Raises InvalidEvents if one of _ONCE, or an attribute of a CloudEvent,
+    occurs twice."""
     found = dict[bytes, bytes]()
     for name, value in headers:
-        if name in found and name in _ONCE:
+        if name in found and (name in _ONCE or name.startswith(HEADER)):
             raise InvalidEvents(f"the header {name.decode()} occurs more than once")
         found[name] = value
     return found
@@ -132,54 +238,43 @@ def _identity(headers: dict[bytes, bytes]) -> SubmissionIdentity | None:
 # -- answers ---------------------------------------------------------------------------------------
 
 
-async def _acknowledge(send: Send, receipt: Receipt) -> None:
-    position = receipt.position
-    await _send(
-        send,
-        200,
-        b'{"accepted": %d, "position": {"epoch": %d, "sequence": %d}}'
-        % (receipt.accepted, position.epoch, position.sequence),
-    )
-
-
-async def _refuse(send: Send, refusal: Rejected) -> None:
+def _answer_to(refusal: Rejected) -> HttpAnswer:
     content = {"error": str(refusal)}
     match refusal:
         case InvalidEvents(row=row, reason=reason):
-            await _answer(send, 400, content | {"row": row, "reason": reason})
+            return _json(400, content | {"row": row, "reason": reason})
         case UnknownStream():
-            await _answer(send, 404, content)
+            return _json(404, content)
         case BodyTooSlow():
-            await _answer(send, 408, content, [(b"connection", b"close")])
+            return _json(408, content, [(b"connection", b"close")])
         case SequenceForgotten():
-            await _answer(send, 409, content | {"conflict": "forgotten"})
+            return _json(409, content | {"conflict": "forgotten"})
         case SequenceConflict():
-            await _answer(send, 409, content | {"conflict": "payload"})
+            return _json(409, content | {"conflict": "payload"})
         case PayloadTooLarge():
-            await _answer(send, 413, content)
+            return _json(413, content)
         case UnsupportedFormat():
-            await _answer(send, 415, content)
+            return _json(415, content)
         case Backpressure(retry_after_seconds=seconds):
             after = str(math.ceil(seconds)).encode()
             headers = [(b"retry-after", after)]
-            await _answer(send, 429, content | {"retry_after_seconds": seconds}, headers)
+            return _json(429, content | {"retry_after_seconds": seconds}, headers)
         case NotActive(active=active):
-            await _answer(send, 503, content | {"active": active})
+            return _json(503, content | {"active": active})
         case _:
             raise refusal
 
 
-async def _answer(
-    send: Send, status: int, content: dict[str, Any], headers: Headers | None = None
-) -> None:
-    await _send(send, status, json.dumps(content).encode(), headers)
+def _json(
+    status: int, content: dict[str, Any], headers: Sequence[tuple[bytes, bytes]] = ()
+) -> HttpAnswer:
+    return HttpAnswer(status, json.dumps(content).encode(), headers)
 
 
-async def _send(send: Send, status: int, body: bytes, headers: Headers | None = None) -> None:
-    fixed = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    start = {"type": "http.response.start", "status": status, "headers": fixed + (headers or [])}
-    await send(start)
-    await send({"type": "http.response.body", "body": body})
+async def _send(send: Send, answer: HttpAnswer) -> None:
+    headers = [*answer.headers]
+    if answer.body:
+        headers.append((b"content-type", b"application/json"))
+        headers.append((b"content-length", str(len(answer.body)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from ha_engine.auth import Right
+from ha_engine.receive.cloud_events import Mode
 from ha_engine.receive.decode import Format
 from ha_engine.receive.intake import SEQUENCE_MAX
 from ha_engine.web.route import Answer, Operation, Parameter, Refusal, described
@@ -89,6 +90,32 @@ _Encoding = Annotated[str, Field(json_schema_extra={"enum": ["identity", "gzip"]
 _STREAM = Parameter("stream", "path", "Name of a stream of the application.")
 _UNKNOWN = Answer("The application has no such stream.")
 
+_TAKEN = [
+    _STREAM,
+    Parameter("X-Producer-Id", "header", "The producer's id; needs X-Sequence.", _ProducerId),
+    Parameter(
+        "X-Sequence", "header", "The number of the request, which each retry repeats.", _Sequence
+    ),
+]
+_GZIP = Parameter("Content-Encoding", "header", "Compression of the body.", _Encoding)
+_REFUSED = {
+    400: Answer("An event or the request is wrong. Nothing is stored.", InvalidBody),
+    404: _UNKNOWN,
+    408: Answer("The body did not arrive in time."),
+    409: Answer(
+        "The sequence belongs to another payload, or is older than the node remembers.",
+        ConflictBody,
+    ),
+    413: Answer("The body is larger than http.max_body."),
+    415: Answer("The content type or encoding is not supported."),
+    429: Answer(
+        "The node takes no more events for now.",
+        FullBody,
+        headers=[Parameter("Retry-After", "header", "Seconds until a retry makes sense.", int)],
+    ),
+    503: Answer("This node does not take events.", ElsewhereBody),
+}
+
 PUBLISH = Operation(
     "publish",
     "Send events. The node answers when the events are committed.",
@@ -97,38 +124,67 @@ PUBLISH = Operation(
             "The events are stored, by this request or by the first one with its sequence.",
             Acknowledged,
         ),
-        400: Answer("An event or the request is wrong. Nothing is stored.", InvalidBody),
-        404: _UNKNOWN,
-        408: Answer("The body did not arrive in time."),
-        409: Answer(
-            "The sequence belongs to another payload, or is older than the node remembers.",
-            ConflictBody,
-        ),
-        413: Answer("The body is larger than http.max_body."),
-        415: Answer("The content type or encoding is not supported."),
-        429: Answer(
-            "The node takes no more events for now.",
-            FullBody,
-            headers=[Parameter("Retry-After", "header", "Seconds until a retry makes sense.", int)],
-        ),
-        503: Answer("This node does not take events.", ElsewhereBody),
+        **_REFUSED,
     },
-    takes=[
-        _STREAM,
-        Parameter("X-Producer-Id", "header", "The producer's id; needs X-Sequence.", _ProducerId),
-        Parameter(
-            "X-Sequence",
-            "header",
-            "The number of the request, which each retry repeats.",
-            _Sequence,
-        ),
-        Parameter("Content-Encoding", "header", "Compression of the body.", _Encoding),
-    ],
+    takes=[*_TAKEN, _GZIP],
     body={
         Format.JSON.value: _Event | list[_Event],
         Format.NDJSON.value: str,
         Format.ARROW.value: bytes,
     },
+    needs_body=True,
+    needs=Right.INGEST,
+)
+CLOUD_EVENTS = Operation(
+    "publish_cloudevents",
+    "Send CloudEvents in binary, structured or batched mode. The node answers when the events are "
+    "committed.",
+    {204: Answer("The events are stored.", None), **_REFUSED},
+    takes=[
+        *_TAKEN,
+        _GZIP,
+        *(
+            Parameter(f"ce-{name}", "header", f"In binary mode, the {name} of the event.")
+            for name in ("specversion", "id", "source", "type")
+        ),
+    ],
+    body={
+        Mode.STRUCTURED.value: _Event,
+        Mode.BATCH.value: list[_Event],
+        Format.JSON.value: _Event | list[_Event],
+    },
+    needs=Right.INGEST,
+)
+REMOTE_WRITE = Operation(
+    "remote_write",
+    "Send samples as Prometheus remote write, 1.0 or 2.0, does. The node answers when the samples "
+    "are committed.",
+    {
+        204: Answer(
+            "The samples are stored.",
+            None,
+            headers=[
+                Parameter(
+                    f"X-Prometheus-Remote-Write-{what}-Written",
+                    "header",
+                    "How many are stored.",
+                    int,
+                )
+                for what in ("Samples", "Histograms", "Exemplars")
+            ],
+        ),
+        **{status: answer for status, answer in _REFUSED.items() if status not in (408, 429)},
+        503: Answer(
+            "This node does not take events, or no more for now, or the body did not arrive in "
+            "time.",
+            ElsewhereBody | FullBody | Refusal,
+        ),
+    },
+    takes=[
+        *_TAKEN,
+        Parameter("Content-Encoding", "header", "Compression of the body.", Literal["snappy"]),
+    ],
+    body={"application/x-protobuf": bytes},
     needs_body=True,
     needs=Right.INGEST,
 )

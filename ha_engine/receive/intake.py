@@ -6,8 +6,10 @@ and count refusals. The modules ``http`` and ``ingest`` handle only their protoc
 
 from __future__ import annotations
 
+import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -15,12 +17,14 @@ import pyarrow as pa
 from ha_engine.errors import InvalidEvents, Rejected
 from ha_engine.plugins import SourceBatch
 from ha_engine.receive.body import Body, BodyLimit
+from ha_engine.receive.cloud_events import EventLines, Head
 from ha_engine.receive.decode import Format
 from ha_engine.receive.gate import Gate, Receipt
-from ha_engine.receive.joining import BatchingDecoder
+from ha_engine.receive.joining import SMALL_BYTES, BatchingDecoder
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.producers import digest_of
 from ha_engine.receive.pull.validate import Validated, validate
+from ha_engine.receive.remote_write import Message, RemoteWriteDecoder
 from ha_engine.types import Submission
 
 DECODING_THREADS = 2
@@ -58,6 +62,13 @@ class Intake:
         self._decoders = {
             stream: BatchingDecoder(gate.decoder(stream), self.threads) for stream in gate.streams
         }
+        schemas = {stream: gate.decoder(stream).schema for stream in gate.streams}
+        self._event_lines = {
+            stream: EventLines(schema, self.rows_max) for stream, schema in schemas.items()
+        }
+        self._sample_decoders = {
+            stream: RemoteWriteDecoder(schema, self.rows_max) for stream, schema in schemas.items()
+        }
 
     def require_stream(self, stream: str) -> None:
         """Raise UnknownStream unless the application has a stream of this name."""
@@ -77,6 +88,29 @@ class Intake:
     ) -> DecodedRequest:
         """Decode the body of one request. Raises InvalidEvents, PayloadTooLarge."""
         batch = await self._decoders[stream].decode(raw, form)
+        return DecodedRequest(stream, batch, _submission(identity, stream, raw, batch.num_rows))
+
+    async def unpack_cloud_events(
+        self, stream: str, raw: bytes, head: Head, identity: SubmissionIdentity | None
+    ) -> DecodedRequest:
+        """Decode the body of one request with CloudEvents, which may be none. Raises InvalidEvents,
+        PayloadTooLarge."""
+        lines_of = partial(self._event_lines[stream].of, head=head)
+        batch = await self._decoders[stream].decode_lines(raw, lines_of)
+        submission = _submission(identity, stream, head.signed + raw, batch.num_rows)
+        return DecodedRequest(stream, batch, submission)
+
+    async def unpack_samples(
+        self, stream: str, raw: bytes, message: Message, identity: SubmissionIdentity | None
+    ) -> DecodedRequest:
+        """Decode the body of one request of remote write, which may have no samples. Raises
+        InvalidEvents, PayloadTooLarge."""
+        decode = self._sample_decoders[stream].decode
+        if len(raw) > SMALL_BYTES:
+            loop = asyncio.get_running_loop()
+            batch = await loop.run_in_executor(self.threads, decode, raw, message)
+        else:
+            batch = decode(raw, message)
         return DecodedRequest(stream, batch, _submission(identity, stream, raw, batch.num_rows))
 
     def validate(self, stream: str, batch: SourceBatch) -> Validated:

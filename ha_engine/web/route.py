@@ -46,7 +46,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The meaning of an answer's status code, and the type of its body in ``media_type``."""
+    """The meaning of an answer's status code, and the type of its body in ``media_type``, or None
+    if the answer has no body."""
 
     means: str
     body: Any = Refusal

@@ -37,7 +37,8 @@ async def ask(access: Access, method: str, path: str, *authorization: str) -> ht
 def test_routes_that_change_the_group_need_admin_and_ingest_does_not() -> None:
     needs = {(param.values[1], param.values[0]): param.values[2] for param in EVERY_ROUTE}
     posts = {path: right for (method, path), right in needs.items() if method == "POST"}
-    assert posts.pop("/v1/streams/{stream}/events") is Right.INGEST
+    for protocol in ("events", "cloudevents", "remote-write"):
+        assert posts.pop(f"/v1/streams/{{stream}}/{protocol}") is Right.INGEST
     assert len(posts) >= 7
     assert set(posts.values()) == {Right.ADMIN}
     assert Right.ADMIN not in {right for (method, _), right in needs.items() if method == "GET"}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import MutableMapping
 from typing import Any
 
 import httpx
@@ -17,8 +15,8 @@ from ha_engine import errors
 from ha_engine.api.cluster import cluster_of, report_of
 from ha_engine.api.cluster_body import Cluster
 from ha_engine.api.requests import BYTES_MAX
-from ha_engine.receive import http as receive
-from ha_engine.receive.http_operations import PUBLISH
+from ha_engine.receive.http import Endpoint
+from ha_engine.web.route import OperationRoute
 from tests.core.world import World
 from tests.still_node import still_node
 
@@ -84,17 +82,18 @@ async def test_document_defines_every_path_parameter_and_reference(
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)
-def test_every_refusal_of_events_conforms_to_the_document(refusal: Any) -> None:
-    sent: list[MutableMapping[str, Any]] = []
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
-    asyncio.run(receive._refuse(send, refusal))
-    answer = PUBLISH.answers[sent[0]["status"]]
-    body = json.loads(sent[1]["body"])
+@pytest.mark.parametrize("path", ["events", "cloudevents", "remote-write"])
+def test_every_refusal_of_events_conforms_to_the_document(
+    served: Starlette, path: str, refusal: Any
+) -> None:
+    route = next(one for one in served.routes if str(getattr(one, "path", "")).endswith(f"/{path}"))
+    assert isinstance(route, OperationRoute)
+    assert isinstance(route.app, Endpoint)
+    given = route.app.answer_to(refusal)
+    answer = route.operation.answers[given.status]
+    body = json.loads(given.body)
     assert TypeAdapter(answer.body).validate_python(body, strict=True) == body
-    headers = {name.decode() for name, _ in sent[0]["headers"]}
+    headers = {name.decode() for name, _ in given.headers}
     assert {header.name.lower() for header in answer.headers} <= headers
 
 

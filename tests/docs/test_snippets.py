@@ -28,8 +28,8 @@ from tests.docs.pages import (
     yaml_blocks,
 )
 
-OF_PROMETHEUS = {"rule_files", "scrape_configs"}
-"""test_install tests these configs."""
+OF_PROMETHEUS = {"rule_files", "scrape_configs", "remote_write"}
+"""test_install and test_pushed_events test these configs."""
 CLIENTS = {"Producer": Producer, "AsyncProducer": AsyncProducer}
 EVERY_PAGE = [pytest.param(page, id=shown(page)) for page in pages()]
 QUICKSTART = ROOT / "docs" / "QUICKSTART.md"

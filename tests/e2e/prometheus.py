@@ -46,6 +46,12 @@ class Prometheus:
         data = self._get("query", query=query)
         return [Series(one["metric"], float(one["value"][1])) for one in data["result"]]
 
+    def samples(self, selector: str) -> list[tuple[dict[str, str], float, str]]:
+        """Return labels, time and value of each stored sample of the last hour. A value is the text
+        of a number."""
+        data = self._get("query", query=f"{selector}[1h]")
+        return [(one["metric"], at, value) for one in data["result"] for at, value in one["values"]]
+
     def values(self, query: str) -> dict[str, float]:
         """Return the values by node, or by instance for a series without a node."""
         series = self.query(query)
@@ -78,10 +84,19 @@ def scraping(pair: Pair, home: Path, rules: str) -> Iterator[Prometheus]:
     (home / "alerts.yaml").write_text(rules)
     targets = [url.removeprefix("http://") for url in pair.urls]
     job = {"job_name": "ha-engine", "static_configs": [{"targets": targets}]}
-    often = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
-    config = {"global": often, "rule_files": ["alerts.yaml"], "scrape_configs": [job]}
-    (home / "prometheus.yml").write_text(yaml.safe_dump(config))
+    with running_prometheus(home, rule_files=["alerts.yaml"], scrape_configs=[job]) as prometheus:
+        yield prometheus
+
+
+@contextmanager
+def running_prometheus(home: Path, **config: Any) -> Iterator[Prometheus]:
+    """Run Prometheus in the directory ``home``. It scrapes the jobs of ``config``, and itself as
+    the job ``itself`` if there is none, twice a second."""
     listen = f"127.0.0.1:{free_port()}"
+    often = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
+    itself = {"job_name": "itself", "static_configs": [{"targets": [listen]}]}
+    whole = {"global": often, "scrape_configs": [itself], **config}
+    (home / "prometheus.yml").write_text(yaml.safe_dump(whole))
     program = found("prometheus")
     assert program, "apt-get install prometheus"
     command = [

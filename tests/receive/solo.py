@@ -11,8 +11,9 @@ import contextlib
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 import uvicorn
@@ -39,6 +40,7 @@ SCHEMA = pa.schema(
         pa.field("flight", pa.int64()),
     ]
 )
+STREAMS = MappingProxyType({"flights": SCHEMA, "other": SCHEMA})
 MAX_BODY = 16 << 20
 
 
@@ -107,11 +109,17 @@ class SoloLog:
 class Solo:
     """One open gate over the journal in ``directory``, which is replayed first."""
 
-    def __init__(self, directory: Path, config: ReceiveConfig | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        config: ReceiveConfig | None = None,
+        schemas: Mapping[str, pa.Schema] = STREAMS,
+    ) -> None:
+        self._schemas = schemas
         self.journal = Journal.open(directory, group="solo")
         self.log, self.backlog = SoloLog(self.journal), NoBacklog()
         self.gate = Gate(
-            {"flights": SCHEMA, "other": SCHEMA},
+            schemas,
             self.log,
             self.backlog,
             config or ReceiveConfig(),
@@ -126,11 +134,13 @@ class Solo:
 
     def stored(self) -> list[dict[str, object]]:
         """Return every stored row, in the journal's order."""
-        return [
-            row
-            for record in self.records()
-            for row in pa.ipc.read_record_batch(record.payload, SCHEMA).to_pylist()
-        ]
+        return [row for record in self.records() for row in self._rows(record)]
+
+    def _rows(self, record: Record) -> list[dict[str, object]]:
+        assert isinstance(record.body, Events)
+        schema = self._schemas[record.body.stream]
+        rows: list[dict[str, object]] = pa.ipc.read_record_batch(record.payload, schema).to_pylist()
+        return rows
 
     def app(
         self,

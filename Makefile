@@ -18,7 +18,7 @@ SHARE ?= 0.33
 WORKERS ?= 2
 TIER := -m 'not nightly' -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=50
 
-.PHONY: help setup demo demo-slow test test-all test-slow sim dst coverage diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
+.PHONY: help setup kafka demo demo-slow test test-all test-slow sim dst coverage diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -30,6 +30,9 @@ demo: java $(PROJECT) ## Send a year of real flights through two nodes, kill one
 
 demo-slow: java $(PROJECT) ## The same with a third of one core; SHARE=0.5 gives more.
 	$(BIN)/python -m tests.slow_host --share $(SHARE) -- $(BIN)/ha-engine demo $(ARGS)
+
+kafka: java $(PROJECT) ## Fetch the programs of the Kafka broker that some tests need.
+	$(BIN)/python -m tests.connectors.kafka_jars
 
 test: java $(CLASSES) ## Run what a change must pass, in ten minutes; ARGS='-k journal' picks some.
 	$(BIN)/pytest $(TIER) $(ARGS)

@@ -84,6 +84,7 @@ def test_metadata_of_the_wheel_is_correct(wheel: Path) -> None:
         "docs",
         "embedded",
         "mqtt",
+        "kafka",
         "nats",
         "redis",
         "s3",

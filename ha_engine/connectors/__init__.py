@@ -10,6 +10,7 @@ that ``app check`` and the other connectors work without it.
 ``streams``       has parts that the connectors of named streams share.
 ``tls``           reads the files of TLS.
 ``row_label``     labels messages, so that a new active knows how much of a batch is delivered.
+``kafka``         reads and writes the topics of Kafka.
 ``mqtt``          reads and publishes the messages of a broker of MQTT 5.
 ``nats``          reads and writes the streams of NATS JetStream.
 ``redis``         reads and writes the streams of Redis.

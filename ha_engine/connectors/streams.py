@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeAlias, TypeVar
 
 from ha_engine.errors import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
@@ -10,6 +11,8 @@ from ha_engine.plugins import OutputBatch
 
 Refused: TypeAlias = type[SourceRefused] | type[SinkRefused]
 Unavailable: TypeAlias = type[SourceUnavailable] | type[SinkUnavailable]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 BATCH_BYTES_MAX = 8 << 20
 """Limit of the values of a source's batch, unless its only message is larger."""
@@ -42,6 +45,15 @@ def _other_offset(reason: str, stream: str, source: str) -> SourceRefused:
         f"the offset of source {source} {reason}, not to stream {stream}; give the source another "
         "name to read the stream from its start"
     )
+
+
+def time_of(milliseconds: int) -> datetime | None:
+    """Return the time ``milliseconds`` after the epoch of Unix, or None if a producer has chosen a
+    number that is no time."""
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
 
 
 def remaining_of(batch: OutputBatch, where: str) -> float:

@@ -65,11 +65,11 @@ class MqttBroker(Server):
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """Let the broker hang."""
-        self.send(signal.SIGSTOP)
+        self.freeze()
         try:
             yield
         finally:
-            self.send(signal.SIGCONT)
+            self.thaw()
 
     # -- a client ----------------------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ class Proxy:
     """Forwards connections to a port, until it is frozen: then it keeps what it receives, like the
     network of a host that hangs."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, listen: int = 0) -> None:
         self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", listen))
         self.port: int = self._listener.getsockname()[1]
         self._flows = threading.Event()
         self._flows.set()

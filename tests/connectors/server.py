@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import shutil
 import signal
 import socket
@@ -15,12 +16,18 @@ from typing import TypeVar
 from tests.programs import found
 from tests.waiting import wait_until
 
+_PORTS = range(10_000, 32_768)
+"""Ports that Linux gives to no outgoing connection, which could take the port of a server before
+its start, or before it starts again."""
+_chance = random.SystemRandom()
+
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    while True:
+        port = _chance.choice(_PORTS)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:
@@ -28,6 +35,7 @@ class Server:
     it answers a connection."""
 
     program: str
+    ready_seconds = 10.0
 
     def __init__(self, directory: Path) -> None:
         self.port, self.directory = free_port(), directory
@@ -51,9 +59,16 @@ class Server:
         return self.directory / f"{self.program}.log"
 
     def start(self) -> None:
+        self.launch()
+        self.await_ready()
+
+    def launch(self) -> None:
+        """Start the program. A server that waits for others is not ready before these are."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self.command(), stdout=log, stderr=log)
-        wait_until(self._is_ready)
+
+    def await_ready(self) -> None:
+        wait_until(self._is_ready, within=self.ready_seconds)
 
     def _is_ready(self) -> bool:
         assert self._process is not None
@@ -64,15 +79,22 @@ class Server:
         except OSError:
             return False
 
-    def send(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
+    def freeze(self) -> None:
+        """Let the server hang, with its connections open."""
+        self.send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.send(signal.SIGCONT)
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:

@@ -18,9 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from confluent_kafka import Consumer, Producer, TopicPartition
 from sqlalchemy import Engine
 
-from tests.connectors import mqtt_broker, nats_broker, redis_broker, s3_broker
+from tests.connectors import kafka_broker, mqtt_broker, nats_broker, redis_broker, s3_broker
+from tests.connectors.kafka_jars import needs_kafka
 from tests.docs.pages import ROOT, applications
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.faults.exchanges import all_read
@@ -45,6 +47,35 @@ class Place:
     output: Callable[[], list[Row]]
     sent: Sequence[Row] = tuple(ORDERS)
     wanted: Sequence[Row] = tuple(ORDERS[1:])
+
+
+@contextmanager
+def kafka() -> Iterator[Place]:
+    with kafka_broker.kafka() as cluster:
+        kafka_broker.create(cluster.brokers, "orders")
+        kafka_broker.create(cluster.brokers, "large-orders")
+        # The sink would create it with three replicas, and this cluster has one broker.
+        kafka_broker.create(cluster.brokers, "ha-engine-ledger", cleanup_policy="compact")
+        address = {"bootstrap.servers": ",".join(cluster.brokers)}
+        producer = Producer(address)
+        consumer = Consumer(address | {"group.id": "reader"})
+        consumer.assign([TopicPartition("large-orders", 0, 0)])
+        arrived: list[Row] = []
+
+        def put(order: Row) -> None:
+            value = json.dumps({name: order[name] for name in ("customer", "amount")})
+            producer.produce("orders", value, order["order"], timestamp=1_700_000_000_000)
+            assert producer.flush(60) == 0
+
+        def output() -> list[Row]:
+            found = [one for one in consumer.consume(10, timeout=0.1) if one.error() is None]
+            arrived.extend({"order": f.key().decode()} | json.loads(f.value()) for f in found)
+            return arrived
+
+        small = {"order": "a", "customer": "x", "amount": 10.0}
+        large = {"order": "b", "customer": "y", "amount": 1500.0}
+        yield Place({"brokers": cluster.brokers}, put, output, sent=[small, large], wanted=[large])
+        consumer.close()
 
 
 @contextmanager
@@ -114,6 +145,7 @@ def s3() -> Iterator[Place]:
 @pytest.mark.parametrize(
     "kind",
     [
+        pytest.param(kafka, id="kafka", marks=needs_kafka()),
         pytest.param(mqtt, id="mqtt", marks=needs("mosquitto")),
         pytest.param(nats, id="nats", marks=needs("nats-server")),
         pytest.param(redis, id="redis", marks=needs("redis-server")),

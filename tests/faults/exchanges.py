@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from tests.connectors import mqtt_broker, nats_broker, redis_broker, s3_broker
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from tests.connectors import kafka_broker, mqtt_broker, nats_broker, redis_broker, s3_broker
 from tests.connectors.deliveries import Restartable
 from tests.connectors.proxy import Proxy
 
@@ -25,9 +27,8 @@ class Exchange:
 
     exactly_once = True
 
-    def __init__(self, server: Restartable) -> None:
-        self.server = server
-        self.link = Proxy(server.port)
+    def __init__(self, server: Restartable, link: Proxy) -> None:
+        self.server, self.link = server, link
 
     @property
     def source(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class Exchange:
 
 class Nats(Exchange):
     def __init__(self, server: nats_broker.NatsBroker) -> None:
-        super().__init__(server)
+        super().__init__(server, Proxy(server.port))
         self._client = nats_broker.NatsClient(server.url)
         for name in ("IN", "OUT"):
             self._client.create(name, f"{name}.>")
@@ -101,7 +102,7 @@ class Nats(Exchange):
 
 class Redis(Exchange):
     def __init__(self, server: redis_broker.RedisBroker) -> None:
-        super().__init__(server)
+        super().__init__(server, Proxy(server.port))
         self._client = server.client()
 
     def _place(self, stream: str) -> dict[str, Any]:
@@ -136,13 +137,69 @@ class Redis(Exchange):
         super().close()
 
 
+class Kafka(Exchange):
+    """Topics of one broker; the input has three partitions."""
+
+    def __init__(self, cluster: kafka_broker.KafkaCluster) -> None:
+        broker = cluster.node(1)
+        super().__init__(broker, Proxy(broker.ports["PROXY"], broker.proxy_port))
+        self._address = {"bootstrap.servers": ",".join(cluster.brokers), "log_level": 0}
+        kafka_broker.create(cluster.brokers, "in", partitions=3)
+        kafka_broker.create(cluster.brokers, "out")
+        self._producer = Producer(self._address | {"enable.idempotence": True, "linger.ms": 0})
+
+    def _place(self, topic: str) -> dict[str, Any]:
+        brokers = [f"127.0.0.1:{self.link.port}"]
+        return {"type": "kafka", "brokers": brokers, "topic": topic, "format": "json"}
+
+    @property
+    def source(self) -> dict[str, Any]:
+        return self._place("in")
+
+    @property
+    def sink(self) -> dict[str, Any]:
+        ledger = {"replication": 1, "min_insync_replicas": 1}
+        return self._place("out") | {"ledger": ledger}
+
+    def put(self, numbers: Sequence[int]) -> None:
+        failed: list[KafkaError] = []
+        for number in numbers:
+            self._producer.produce(
+                "in", message(number), on_delivery=lambda error, _: error and failed.append(error)
+            )
+        if self._producer.flush(PUT_SECONDS) or failed:
+            raise ConnectionError("the broker does not confirm")
+
+    def inputs(self) -> list[int]:
+        return self._numbers("in")
+
+    def outputs(self) -> list[int]:
+        return self._numbers("out")
+
+    def _numbers(self, topic: str) -> list[int]:
+        """Return the numbers of the committed records up to the ends of the partitions."""
+        terms = {"group.id": "reader", "enable.auto.commit": False, "enable.partition.eof": True}
+        consumer = Consumer(self._address | terms | {"auto.offset.reset": "earliest"})
+        count = len(consumer.list_topics(topic, timeout=PUT_SECONDS).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
+        ends, values = 0, list[bytes]()
+        while ends < count:
+            for found in consumer.consume(10_000, timeout=PUT_SECONDS):
+                if (error := found.error()) is None:
+                    values.append(found.value())
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ends += 1
+        consumer.close()
+        return numbers_in(values)
+
+
 class Mqtt(Exchange):
     """Its broker ends by SIGTERM, because mosquitto confirms messages that it has not stored."""
 
     exactly_once = False
 
     def __init__(self, server: mqtt_broker.MqttBroker, stack: ExitStack) -> None:
-        super().__init__(server)
+        super().__init__(server, Proxy(server.port))
         self._broker = server
         self._arrived: list[bytes] = []
         listener = server.client("listener", clean=False, on_message=self._arrive)
@@ -185,7 +242,7 @@ class S3(Exchange):
     """A gateway before the server ends, since the server of the tests keeps its data in memory."""
 
     def __init__(self, server: s3_broker.S3Broker, gateway: s3_broker.Gateway) -> None:
-        super().__init__(gateway)
+        super().__init__(gateway, Proxy(gateway.port))
         self._in, self._out = server.folder("in"), server.folder("out")
 
     def _place(self, folder: str) -> dict[str, Any]:
@@ -235,8 +292,10 @@ def _s3(stack: ExitStack) -> S3:
     return S3(server, stack.enter_context(s3_broker.gateway(server)))
 
 
+PUT_SECONDS = 30.0
 _Opened = Callable[[ExitStack], Exchange]
 KINDS: dict[str, _Opened] = {
+    "kafka": lambda stack: Kafka(stack.enter_context(kafka_broker.mortal_kafka())),
     "mqtt": lambda stack: Mqtt(stack.enter_context(mqtt_broker.running_broker()), stack),
     "nats": lambda stack: Nats(stack.enter_context(nats_broker.running_broker())),
     "redis": lambda stack: Redis(stack.enter_context(redis_broker.running_broker())),

@@ -17,17 +17,15 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
 from ha_engine.connectors.redis.connection import Connection, RedisOptions, id_of, info_of
-from ha_engine.connectors.streams import BATCH_BYTES_MAX, parsed_position
+from ha_engine.connectors.streams import BATCH_BYTES_MAX, parsed_position, time_of
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Backlog, DeadLetter, Messages, SourceBatch, SourcePlace
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BLOCK_SECONDS = 0.5
 _START = (0, 0)
 
@@ -308,13 +306,6 @@ def _attribute(name: str, entries: Sequence[_Entry]) -> list[Any]:
         case "id":
             return [_written(entry.id) for entry in entries]
         case "timestamp":
-            return [_time(entry.id[0]) for entry in entries]
+            return [time_of(entry.id[0]) for entry in entries]
     field = name.removeprefix("header.").encode()
     return [entry.fields.get(field) for entry in entries]
-
-
-def _time(milliseconds: int) -> datetime | None:
-    try:
-        return _EPOCH + timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        return None  # the producer chose the id, which is no time

@@ -1,0 +1,10 @@
+"""Kafka: read a topic into a stream, and write the output of a query to a topic, exactly once.
+
+``options``  has the options of a connection, and makes the settings of librdkafka from them.
+``errors``   says which errors of Kafka pass, and which a person must correct.
+``cluster``  asks the brokers about a topic: its id, its partitions and their first and last offset.
+``offsets``  is the offset of a source: the next offset of each partition, as text.
+``source``   reads a topic, without a consumer group.
+``ledger``   reads the ledger of a sink from a compacted topic.
+``sink``     writes the rows of a batch and its ledger record in one transaction.
+"""

@@ -1,0 +1,147 @@
+"""Ask the brokers about a topic: its id, its partitions, and their first and last offset."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from ha_engine.connectors.kafka.errors import Failures, LastError
+from ha_engine.connectors.kafka.options import ClusterOptions, settings
+from ha_engine.connectors.library import library
+
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id of every topic of a broker that has no ids, which are part of Kafka since 2.8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as a broker describes it.
+
+    ``identity`` differs between a topic and a later topic of the same name. ``led`` are the
+    partitions that have a leader, of the ``partitions`` partitions.
+    """
+
+    name: str
+    identity: tuple[str, str]
+    partitions: int
+    led: frozenset[int]
+
+
+class Cluster:
+    """The connection for questions. Every method blocks for at most a few times
+    ``options.timeout``, and raises the errors of ``failures``."""
+
+    def __init__(self, options: ClusterOptions, failures: Failures) -> None:
+        self._options, self._failures = options, failures
+        self._kafka: Any = library("confluent_kafka", "kafka", failures.refused)
+        self._api: Any = library("confluent_kafka.admin", "kafka", failures.refused)
+        self._last = LastError()
+        try:
+            self._client = self._api.AdminClient(settings(options) | {"error_cb": self._last.note})
+        except self._kafka.KafkaException as error:
+            raise failures.of_options(error, options) from error
+
+    def topic(self, name: str) -> Topic:
+        """Describe the topic ``name``."""
+        asked = self._kafka.TopicCollection([name])
+        described = self._client.describe_topics(asked, request_timeout=self._options.timeout)
+        found = self._answer(described[name], f"topic {name} cannot be described")
+        parts = {one.id: one.leader for one in found.partitions}
+        identity = ("topic_id", str(found.topic_id))
+        if found.topic_id is None or identity[1] == _NO_ID:
+            identity = ("cluster_id", self.cluster_id())
+        led = frozenset(number for number, leader in parts.items() if _exists(leader))
+        return Topic(name, identity, len(parts), led)
+
+    def first(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
+        """The first offset that each of the partitions still has."""
+        return self._offsets(topic, partitions, self._api.OffsetSpec.earliest(), committed=False)
+
+    def last(
+        self, topic: str, partitions: Collection[int], *, committed: bool = False
+    ) -> dict[int, int]:
+        """The offset after the last replicated record of each of the partitions.
+
+        With ``committed``, it is the offset of the first record of an open transaction, if there is
+        one before.
+        """
+        return self._offsets(topic, partitions, self._api.OffsetSpec.latest(), committed=committed)
+
+    def settings_of(self, topic: str) -> dict[str, str]:
+        """The configuration of the topic."""
+        resource = self._api.ConfigResource(self._api.ResourceType.TOPIC, topic)
+        asked = self._client.describe_configs([resource], request_timeout=self._options.timeout)
+        found = self._answer(asked[resource], f"the configuration of topic {topic} is unknown")
+        return {name: one.value for name, one in found.items()}
+
+    def create(self, topic: str, replication: int, config: Mapping[str, str]) -> None:
+        """Create the topic with one partition, if it does not exist."""
+        new = self._api.NewTopic(
+            topic, num_partitions=1, replication_factor=replication, config=dict(config)
+        )
+        made = self._client.create_topics([new], request_timeout=self._options.timeout)
+        try:
+            made[topic].result()
+        except self._kafka.KafkaException as error:
+            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                raise self._failure(error, f"topic {topic} cannot be created") from error
+
+    def has(self, topic: str) -> bool:
+        """Whether the topic exists."""
+        asked = self._kafka.TopicCollection([topic])
+        described = self._client.describe_topics(asked, request_timeout=self._options.timeout)
+        try:
+            described[topic].result()
+        except self._kafka.KafkaException as error:
+            if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+                return False
+            raise self._failure(error, f"topic {topic} cannot be described") from error
+        return True
+
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+        asked = self._client.describe_cluster(request_timeout=self._options.timeout)
+        return str(self._answer(asked, "the cluster cannot be described").cluster_id)
+
+    def _offsets(
+        self, topic: str, partitions: Collection[int], spec: Any, *, committed: bool
+    ) -> dict[int, int]:
+        if not partitions:
+            return {}
+        level = self._kafka.IsolationLevel
+        asked = self._client.list_offsets(
+            {self._kafka.TopicPartition(topic, number): spec for number in partitions},
+            isolation_level=level.READ_COMMITTED if committed else level.READ_UNCOMMITTED,
+            request_timeout=self._options.timeout,
+        )
+        return {
+            one.partition: int(
+                self._answer(
+                    answer, f"the offsets of topic {topic}, partition {one.partition}, are unknown"
+                ).offset
+            )
+            for one, answer in asked.items()
+        }
+
+    def _answer(self, asked: Future[Any], problem: str) -> Any:
+        try:
+            found = asked.result()
+        except self._kafka.KafkaException as error:
+            raise self._failure(error, problem) from error
+        self._client.poll(0)  # otherwise errors of connections would pile up
+        self._last.clear()
+        return found
+
+    def _failure(self, error: Any, problem: str) -> Exception:
+        """The error of a call. A call that times out tells no reason, but the connections do."""
+        self._client.poll(0)
+        last = self._last.error
+        if error.args[0].name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN") and last:
+            return self._failures.of(last, f"{problem} by {self._options.brokers[0]}")
+        return self._failures.of(error, f"{problem} by {self._options.brokers[0]}")
+
+
+def _exists(leader: Any) -> bool:
+    return leader is not None and leader.id >= 0

@@ -15,4 +15,5 @@ that ``app check`` and the other connectors work without it.
 ``nats``          reads and writes the streams of NATS JetStream.
 ``redis``         reads and writes the streams of Redis.
 ``s3``            reads and writes the objects of S3, and of other object stores.
+``postgres_cdc``  reads the changes of a table of PostgreSQL; it needs no extra.
 """

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+CANCELS_MAX, CANCEL_SECONDS = 20, 0.25
+
 
 class LoopThread:
     """An event loop in a thread of its own, which runs from construction until ``stop``.
@@ -19,6 +21,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -34,23 +37,27 @@ class LoopThread:
             raise TimeoutError(f"no answer within {seconds:g} s") from None
 
     def stop(self) -> None:
-        """Cancel what runs in the loop, and end the thread. A second call does nothing."""
-        if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop)
-            self._loop.call_soon_threadsafe(self._end)
+        """Let the thread cancel what runs in the loop, and then end. Does not wait for the end. A
+        second call does nothing."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self) -> None:
         try:
             self._loop.run_forever()
+            self._cancel_all()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
 
-    def _end(self) -> None:
-        # One more turn, in which cancelled tasks run their handlers.
-        self._loop.call_soon(self._loop.stop)
-
-
-async def _cancel_all() -> None:
-    for task in asyncio.all_tasks():
-        if task is not asyncio.current_task():
-            task.cancel()
+    def _cancel_all(self) -> None:
+        """Cancel every task, and wait until it has ended. A cancelled task may start others, and
+        may wait for a server that does not answer, so this is done repeatedly."""
+        for _ in range(CANCELS_MAX):
+            tasks = asyncio.all_tasks(self._loop)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_SECONDS))

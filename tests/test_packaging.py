@@ -86,6 +86,7 @@ def test_metadata_of_the_wheel_is_correct(wheel: Path) -> None:
         "mqtt",
         "kafka",
         "nats",
+        "rabbitmq",
         "redis",
         "s3",
     }

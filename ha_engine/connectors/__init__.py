@@ -13,6 +13,7 @@ that ``app check`` and the other connectors work without it.
 ``kafka``         reads and writes the topics of Kafka.
 ``mqtt``          reads and publishes the messages of a broker of MQTT 5.
 ``nats``          reads and writes the streams of NATS JetStream.
+``rabbitmq``      reads queues and streams of RabbitMQ, and publishes to its exchanges.
 ``redis``         reads and writes the streams of Redis.
 ``s3``            reads and writes the objects of S3, and of other object stores.
 ``postgres_cdc``  reads the changes of a table of PostgreSQL; it needs no extra.

@@ -21,7 +21,14 @@ import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from sqlalchemy import Engine
 
-from tests.connectors import kafka_broker, mqtt_broker, nats_broker, redis_broker, s3_broker
+from tests.connectors import (
+    kafka_broker,
+    mqtt_broker,
+    nats_broker,
+    rabbitmq_broker,
+    redis_broker,
+    s3_broker,
+)
 from tests.connectors.kafka_jars import needs_kafka
 from tests.docs.pages import ROOT, applications
 from tests.e2e.node_under_test import NodeUnderTest, running
@@ -112,6 +119,21 @@ def nats() -> Iterator[Place]:
 
 
 @contextmanager
+def rabbitmq() -> Iterator[Place]:
+    with rabbitmq_broker.running_broker() as broker:
+        broker.declare("orders")
+        broker.bind("alarms", "orders.*", "alarms")
+        small, large = {"order": "a", "amount": 10.0}, {"order": "b", "amount": 1500.0}
+        yield Place(
+            broker.options,
+            lambda order: broker.put("orders", json.dumps(order).encode()),
+            lambda: [json.loads(found.body) for found in broker.stored("alarms")],
+            sent=[small, large],
+            wanted=[large],
+        )
+
+
+@contextmanager
 def redis() -> Iterator[Place]:
     with redis_broker.running_broker() as broker, broker.client() as client:
         yield Place(
@@ -148,6 +170,7 @@ def s3() -> Iterator[Place]:
         pytest.param(kafka, id="kafka", marks=needs_kafka()),
         pytest.param(mqtt, id="mqtt", marks=needs("mosquitto")),
         pytest.param(nats, id="nats", marks=needs("nats-server")),
+        pytest.param(rabbitmq, id="rabbitmq", marks=needs("rabbitmq-server")),
         pytest.param(redis, id="redis", marks=needs("redis-server")),
         pytest.param(s3, id="s3"),
     ],

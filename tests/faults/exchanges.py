@@ -14,7 +14,15 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.connectors import kafka_broker, mqtt_broker, nats_broker, redis_broker, s3_broker
+from tests.connectors import (
+    kafka_broker,
+    mqtt_broker,
+    nats_broker,
+    postgres_cdc_broker,
+    rabbitmq_broker,
+    redis_broker,
+    s3_broker,
+)
 from tests.connectors.deliveries import Restartable
 from tests.connectors.proxy import Proxy
 
@@ -98,6 +106,78 @@ class Nats(Exchange):
     def close(self) -> None:
         self._client.close()
         super().close()
+
+
+class RabbitMq(Exchange):
+    """Durable classic queues, with persistent messages."""
+
+    exactly_once = False
+
+    def __init__(self, server: rabbitmq_broker.RabbitBroker) -> None:
+        super().__init__(server, Proxy(server.port))
+        self._broker, self._arrived = server, list[bytes]()
+        server.declare("in")
+        server.bind("out", "n", "out")
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"type": "rabbitmq", "host": "127.0.0.1", "port": self.link.port, "format": "json"}
+
+    @property
+    def source(self) -> dict[str, Any]:
+        return self._place | {"queue": "in"}
+
+    @property
+    def sink(self) -> dict[str, Any]:
+        return self._place | {"exchange": "out", "routing_key": "n"}
+
+    def put(self, numbers: Sequence[int]) -> None:
+        self._broker.put("in", *map(message, numbers))
+
+    def inputs(self) -> None:
+        return None
+
+    def outputs(self) -> list[int]:
+        self._arrived += self._broker.taken("out")
+        return numbers_in(self._arrived)
+
+
+class PostgresCdc(Exchange):
+    """The changes of a table, whose rows the sink writes to another table of the same server."""
+
+    def __init__(self, server: postgres_cdc_broker.Broker) -> None:
+        super().__init__(server, Proxy(server.tcp_port))
+        self._broker = server
+        server.run("CREATE TABLE numbers (n bigint PRIMARY KEY)")
+
+    @property
+    def source(self) -> dict[str, Any]:
+        return {
+            "type": "postgres_cdc",
+            "host": "127.0.0.1",
+            "port": self.link.port,
+            "database": "postgres",
+            "user": "postgres",
+            "tls": "disable",
+            "table": "numbers",
+            "create": True,
+        }
+
+    @property
+    def sink(self) -> dict[str, Any]:
+        url = f"postgresql://postgres@127.0.0.1:{self.link.port}/postgres"
+        table = {"table": "copies", "auto_create": True}
+        return {"type": "postgres", "url": url, **table}
+
+    def put(self, numbers: Sequence[int]) -> None:
+        values = ", ".join(f"({number})" for number in numbers)
+        self._broker.run(f"INSERT INTO numbers VALUES {values} RETURNING n")
+
+    def inputs(self) -> list[int]:
+        return [number for (number,) in self._broker.run("SELECT n FROM numbers")]
+
+    def outputs(self) -> list[int]:
+        return [number for (number,) in self._broker.run("SELECT n FROM copies")]
 
 
 class Redis(Exchange):
@@ -298,6 +378,10 @@ KINDS: dict[str, _Opened] = {
     "kafka": lambda stack: Kafka(stack.enter_context(kafka_broker.mortal_kafka())),
     "mqtt": lambda stack: Mqtt(stack.enter_context(mqtt_broker.running_broker()), stack),
     "nats": lambda stack: Nats(stack.enter_context(nats_broker.running_broker())),
+    "postgres_cdc": lambda stack: PostgresCdc(
+        stack.enter_context(postgres_cdc_broker.new_broker())
+    ),
+    "rabbitmq": lambda stack: RabbitMq(stack.enter_context(rabbitmq_broker.running_broker())),
     "redis": lambda stack: Redis(stack.enter_context(redis_broker.running_broker())),
     "s3": _s3,
 }

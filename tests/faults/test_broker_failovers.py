@@ -17,7 +17,7 @@ from tests.programs import needs
 @pytest.mark.nightly("test_pulled_sources and the tests of each connector end them at any moment")
 @pytest.mark.spark
 @needs_kafka()
-@needs("mosquitto", "nats-server", "redis-server")
+@needs("mosquitto", "nats-server", "rabbitmq-server", "redis-server")
 def test_no_fault_loses_or_doubles_a_message_of_a_broker(tmp_path: Path, database_url: str) -> None:
     faults = in_random_order(len(FAULTS), seed=3, faults=FAULTS)
     report = run_broker_failovers(tmp_path, database_url, list(KINDS), faults)

@@ -1,0 +1,16 @@
+"""Servers that the tests of several modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.connectors.rabbitmq_broker import RabbitBroker, running_broker
+
+
+@pytest.fixture(scope="session")
+def rabbit() -> Iterator[RabbitBroker]:
+    """A broker that runs. A test that stops it starts it again."""
+    with running_broker() as broker:
+        yield broker

@@ -19,7 +19,7 @@ import pytest
 from ha_engine.connectors.s3 import reader
 from ha_engine.connectors.s3.ledger import ENTRIES_MAX
 from ha_engine.connectors.s3.source import S3Source
-from ha_engine.connectors.s3.store import Store
+from ha_engine.connectors.s3.store import ObjectMeta, Store
 from ha_engine.connectors.streams import BATCH_BYTES_MAX
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Messages, SourceBatch, SourcePlace
@@ -320,6 +320,21 @@ def test_more_objects_than_a_listing_of_the_server_are_read_in_their_order(
     offset = setting.all().offset
     setting.put(b"late", key="000500.late")
     assert values(setting.all(offset)) == [b"late"]
+
+
+def test_objects_of_a_store_without_etags_are_read(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of an object is then its version."""
+    made = ObjectMeta.of.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(ObjectMeta, "of", lambda found: made(ObjectMeta, found | {"e_tag": None}))
+    directory.put(b"1", b"2")
+    source = directory.opened()
+    batch = source.read(1, 60)
+    source.close()
+    assert batch is not None
+    assert values(batch) == [b"1"]
+    assert values(directory.all(batch.offset)) == [b"2"]
 
 
 # -- objects that appear before the last one read --------------------------------------------------

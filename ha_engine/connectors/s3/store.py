@@ -199,9 +199,8 @@ class Store:
 
         def get(store: Any) -> tuple[ObjectMeta, bytes]:
             # The version is compared here too, for a server that ignores the condition.
-            found = store.get(
-                meta.key, options={"range": (start, end), "if_match": self._condition(meta)}
-            )
+            options = {"range": (start, end)} | self._condition(meta)
+            found = store.get(meta.key, options=options)
             return ObjectMeta.of(found.meta), bytes(found.bytes())
 
         found, content = self._request(get, "GetObject", meta.key)
@@ -335,9 +334,10 @@ class Store:
     def _is_local(self) -> bool:
         return self._options.url.startswith("file:")
 
-    def _condition(self, meta: ObjectMeta) -> str | None:
+    @staticmethod
+    def _condition(meta: ObjectMeta) -> dict[str, str]:
         """The version as a condition, unless the store has no ETag, but only a time."""
-        return meta.version if meta.version != meta.modified.isoformat() else None
+        return {"if_match": meta.version} if meta.version != meta.modified.isoformat() else {}
 
     def _config(self) -> dict[str, Any]:
         options = self._options

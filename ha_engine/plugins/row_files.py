@@ -50,9 +50,12 @@ def row_file(rows: pa.Table, form: RowFormat) -> bytes:
     return content
 
 
-def rewritten(content: bytes, form: RowFormat) -> bytes:
-    """Return the file that ``row_file`` would write for the rows of the file ``content``, which
-    another version may have written. Raises ValueError if ``content`` is no such file."""
+def comparable(content: bytes, form: RowFormat) -> bytes:
+    """Return the same bytes for all files with the same rows, whichever version has written them.
+
+    Parquet does not keep all types, such as the names inside a list. So a file and its rows are
+    only equal once both were read from a file. Raises ValueError if ``content`` is no such file.
+    """
     if form in _TEXTS:
         return content
     try:

@@ -74,6 +74,21 @@ def setting(shared: S3Broker) -> Setting:
     return Setting(shared)
 
 
+class Directory(Setting):
+    """A directory, and sinks that deliver to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def options(self, **options: Any) -> dict[str, Any]:
+        return {"url": f"file://{self.path}"} | options
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
 class TestContract(SinkContract):
     kind = S3Sink
     setting: Setting
@@ -172,6 +187,30 @@ def test_object_of_another_version_of_the_library_is_the_same_batch(
     with pytest.raises(SinkRefused, match="has other rows than this batch"):
         sink.deliver(batch_of(1, numbered(2, 50)))
     assert setting.objects() == {key: content}
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[1, None], None]),
+        pa.array([{"a": [{"b": "x"}]}, None]),
+        pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+        pa.array([1, None], pa.timestamp("s")),
+        pa.array([1, None], pa.time32("s")),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_parquet_of_another_version_is_the_same_batch_with_each_type(
+    directory: Directory, column: pa.Array
+) -> None:
+    rows = pa.table({"value": column})
+    file = directory.path / "query/000000000001.parquet"
+    file.parent.mkdir()
+    pq.write_table(rows, file, compression="none")
+    sink = directory.made(format="parquet")
+    sink.deliver(batch_of(1, rows))
+    with pytest.raises(SinkRefused, match="has other rows than this batch"):
+        sink.deliver(batch_of(1, rows.slice(1)))
 
 
 def test_column_without_a_form_is_refused_before_the_query_runs(setting: Setting) -> None:

@@ -28,7 +28,7 @@ from ha_engine.connectors.s3.store import ObjectGone, Store, StoreOptions
 from ha_engine.connectors.streams import remaining_of
 from ha_engine.errors import SinkRefused, SinkUnavailable
 from ha_engine.plugins import OutputBatch, SinkPlace
-from ha_engine.plugins.row_files import RowFormat, require_file, rewritten, row_file
+from ha_engine.plugins.row_files import RowFormat, comparable, require_file, row_file
 
 _MEDIA_TYPES: Mapping[RowFormat, str] = {
     "jsonl": "application/x-ndjson",
@@ -126,7 +126,7 @@ class S3Sink:
             ) from error
         if found == content:
             return
-        if found is None or self._rows_in(found) != rows:
+        if found is None or self._rows_in(found) != comparable(rows, self._options.format):
             raise SinkRefused(
                 f"{key} in {self._store.where} has other rows than this batch: another group "
                 "writes there, or the group was initialised again, or a forced failover gave up "
@@ -142,12 +142,12 @@ class S3Sink:
         return rows
 
     def _rows_in(self, content: bytes) -> bytes | None:
-        """The file in an object, as this version writes it; None if there is none."""
+        """The rows in an object, as ``comparable`` returns them; None if there are none."""
         options = self._options
         try:
             if options.compression != "none":
                 content = _decompressed(content, options.compression)
-            return rewritten(content, options.format)
+            return comparable(content, options.format)
         except (ValueError, OSError, pa.ArrowException):
             return None
 

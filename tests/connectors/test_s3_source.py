@@ -660,6 +660,13 @@ def test_server_that_is_down_is_unavailable(setting: Setting) -> None:
     assert time.monotonic() - began < 20
 
 
+def test_server_that_is_down_is_no_question_of_tls_whatever_the_keys(setting: Setting) -> None:
+    options = {"url": "s3://certificates/certificate", "timeout": "1s"}
+    source = setting.made(endpoint=f"http://127.0.0.1:{free_port()}", **options)
+    with pytest.raises(SourceUnavailable, match="refused"):
+        source.check()
+
+
 def test_server_that_hangs_is_unavailable_in_time(setting: Setting) -> None:
     proxy = Proxy(setting.broker.port)
     proxy.freeze_after(0)

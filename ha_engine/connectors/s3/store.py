@@ -299,7 +299,7 @@ class Store:
             return self.refused(
                 f"{self.where} has an object whose key cannot be used: {said}; rename the object"
             )
-        if "certificate" in text.lower():
+        if status is None and "certificate" in re.sub(r"https?://\S+", "", text).lower():
             return self.refused(
                 f"{self.where} cannot be reached by TLS: {said}; correct ca_file or the server's "
                 "certificate"

@@ -293,7 +293,8 @@ class Store:
             )
         if status == "412" or type(error).__name__ == "PreconditionError":
             return ObjectChanged(key)
-        if isinstance(error, FileNotFoundError):
+        # A server of S3 gives a code. Without one, another server answers, such as a proxy.
+        if isinstance(error, FileNotFoundError) and (status is None or code is not None):
             return ObjectGone(key)
         if type(error).__name__ == "InvalidPathError":
             return self.refused(
@@ -305,7 +306,8 @@ class Store:
                 "certificate"
             )
         if (status or "").startswith("4"):
-            return self.refused(f"{whose} answers: {said}")
+            advice = "" if code else "; correct url and endpoint"
+            return self.refused(f"{whose} answers: {said}{advice}")
         if "169.254." in text:
             said += "; without access_key_id, the instance or container needs a role"
         return self.unavailable(f"{whose} is not available: {said}")
@@ -314,7 +316,8 @@ class Store:
         """What the server or the library said, in a line without secrets."""
         if status is not None:
             message = _first(r"<Message>([^<]*)</Message>", text)
-            return f"status {status}" + (f", {code}: {message}" if code else "")
+            said = f"status {status}" + (f", {code}: {message}" if code else "")
+            return said[:_REASON_CHARACTERS_MAX]
         reason = text.partition("\n")[0].rpartition(" - ")[2]
         if causes := re.findall(r'message: "([^"]+)"', text) or re.findall(r"kind: (\w+)", text):
             reason += f" ({causes[-1]})"

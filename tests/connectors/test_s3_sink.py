@@ -355,8 +355,9 @@ def test_missing_bucket_is_refused(setting: Setting) -> None:
 def test_server_of_another_protocol_is_refused(setting: Setting) -> None:
     """Its answer has no code, so it does not say that only the object is missing."""
     with answering({"GET": (404, "<html>Not Found</html>", {})}) as port:
+        sink = setting.made(endpoint=f"http://127.0.0.1:{port}", timeout="1s")
         with pytest.raises(SinkRefused, match="status 404; correct url and endpoint"):
-            setting.made(endpoint=f"http://127.0.0.1:{port}", timeout="1s").check()
+            sink.check()
 
 
 def test_check_writes_nothing(setting: Setting) -> None:

@@ -568,6 +568,26 @@ def test_object_written_again_with_the_same_content_is_not_read_again(setting: S
     assert setting.opened(offset).read(10, 0) is None
 
 
+def test_many_objects_written_again_with_the_same_content_are_known_to_the_next_active(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy in place gives an object another time, and the same ETag."""
+    made = ObjectMeta.of.__func__  # type: ignore[attr-defined]
+    same = {"e_tag": '"1"'}
+    monkeypatch.setattr(ObjectMeta, "of", lambda found: made(ObjectMeta, found | same))
+    monkeypatch.setattr(Store, "_condition", lambda *_: {})
+    count = 3 * ENTRIES_MAX
+    for number in range(count):
+        directory.put(b"%d" % number, key=f"{number:03d}")
+    first = directory.all()
+    directory.put(b"last", key="999")
+    offset = directory.all(first.offset).offset  # from now on, the offset has the greatest time
+    for number in range(count):
+        directory.put(b"%d" % number, key=f"{number:03d}")
+    directory.put(b"late", key="0")
+    assert values(directory.all(offset)) == [b"late"]
+
+
 def test_offset_of_another_url_is_refused(setting: Setting) -> None:
     setting.put(b"1")
     offset = setting.all().offset

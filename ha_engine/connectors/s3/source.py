@@ -15,8 +15,8 @@ of an object is no help, because an upload of several parts has the time of its 
 4. Writers with random keys may create many objects while no instance is open. So the offset also
    has the last object, by time, that was read up to the key ``looked``, the frontier of the last
    such listing. Objects that are found late are read in the order of their times. So an object up
-   to that key with a greater time is in no ledger, and is no part of the difference. This needs no
-   clock: the time of an object never changes.
+   to that key with a greater time is in no ledger, and is no part of the difference, unless its
+   writer wrote it again with the same content. This needs no clock.
 
 So an object that exists at a listing is in the ledger or will be read. An object that disappears
 leaves the ledger, so deletions by a lifecycle rule do no harm.
@@ -473,17 +473,16 @@ class S3Source:
         if self._frontier == self._after:
             return {}
         key = None if self._partly is None else self._partly.key
-        listed = [
-            entry
-            for meta, entry in self._up_to_frontier()
-            if meta.key != key and (meta.key > self._looked or meta.order <= self._newest)
-        ]
-        difference = Ledger(listed).minus(self._ledger)
-        known = dict(listed)
-        if difference is not None:
-            for entry in difference.first:
-                known.pop(entry.key, None)
-            return known | dict(difference.second)
+        listed, greater = list[Entry](), list[Entry]()
+        for meta, entry in self._up_to_frontier():
+            if meta.key != key:
+                is_new = meta.key <= self._looked and meta.order > self._newest
+                (greater if is_new else listed).append(entry)
+        # An object that was written again with the same content has a greater time, and is read.
+        for entries in (listed, listed + greater):
+            difference = Ledger(entries).minus(self._ledger)
+            if difference is not None:
+                return dict(set(entries) - difference.first | difference.second)
         reason = (
             f"too many objects up to {self._frontier} were created or deleted since the last read "
             f"for the source to tell which of the {len(listed)} objects are not read yet"
@@ -495,7 +494,7 @@ class S3Source:
             )
         gathered.reject(self._url, f"{reason}; they are taken as read")
         self._ledger = Ledger(listed)
-        return known
+        return dict(listed)
 
     # -- a batch -----------------------------------------------------------------------------------
 

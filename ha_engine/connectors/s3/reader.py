@@ -15,6 +15,8 @@ import pyarrow as pa
 from ha_engine.connectors.s3.store import ObjectMeta, Store
 
 PIECE_BYTES = 4 << 20
+UNPACKED_BYTES = 4 << 10
+"""How much to decompress at a time. A read that meets damage loses what it has decompressed."""
 MESSAGE_BYTES_MAX = 32 << 20
 _SHOWN_BYTES = 64 << 10
 _SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd"}
@@ -105,7 +107,7 @@ class ObjectReader:
         if self._stream is None:
             return self._raw.read(size)
         try:
-            data: bytes = self._stream.read(size)
+            data: bytes = self._stream.read(min(size, UNPACKED_BYTES))
         except Exception as error:
             if self._raw.failure is not None:
                 raise self._raw.failure from error

@@ -1,5 +1,5 @@
-"""A server that gives the same answer to each request of a method, such as an error that a test
-cannot make a real server give."""
+"""A server that gives the same answer to each request of a method, or of a method and a path, such
+as an error that a test cannot make a real server give."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ Answer = tuple[int, str, Mapping[str, str]]
 
 @contextlib.contextmanager
 def answering(answers: Mapping[str, Answer]) -> Iterator[int]:
-    """Run the server, and return its port. ``answers`` has an answer for each method."""
+    """Run the server, and return its port. ``answers`` has an answer for each method, and perhaps
+    others for a method and a path, such as ``GET /path``."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, body, headers = answers[self.command]
+            own = answers.get(f"{self.command} {self.path}")
+            status, body, headers = own or answers[self.command]
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

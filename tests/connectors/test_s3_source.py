@@ -804,6 +804,24 @@ def test_bucket_in_the_host_name_without_path_style() -> None:
     assert config["virtual_hosted_style_request"]
 
 
+def test_listing_with_other_versions_than_the_objects_is_unavailable(setting: Setting) -> None:
+    """A proxy that compresses answers makes their ETags weak."""
+    entry = (
+        "<Contents><Key>orders/a</Key><LastModified>2026-01-01T00:00:00Z</LastModified>"
+        '<ETag>"1"</ETag><Size>2</Size></Contents>'
+    )
+    headers = {"ETag": 'W/"1"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+    headers |= {"Content-Range": "bytes 0-1/2"}
+    body = f"<ListBucketResult>{entry}</ListBucketResult>"
+    answers = {"GET": (200, body, {}), "GET /events/orders/a": (206, "1\n", headers)}
+    with answering(answers) as port:
+        source = setting.opened(
+            url="s3://events/orders", endpoint=f"http://127.0.0.1:{port}", timeout="1s"
+        )
+        with pytest.raises(SourceUnavailable, match=r"a in .* another ETag than in the listing"):
+            source.read(1, 60)
+
+
 def test_key_that_cannot_be_used_is_refused_by_its_name(setting: Setting) -> None:
     path = f"{setting.broker.url}/{BUCKET}/{setting.name}/a//b"
     urllib.request.urlopen(urllib.request.Request(path, data=b"1", method="PUT")).close()

@@ -219,6 +219,8 @@ class S3Source:
         self._after, self._frontier = position.after, position.frontier
         self._looked, self._newest = position.looked, position.newest
         self._partly, self._ledger = position.partly, Ledger.parse(position.ledger)
+        # The last object that had another version than in the listing.
+        self._unlike: Partly | None = None
         # The version of each entry of the ledger, by key; None until a listing tells them.
         self._known: dict[int, int] | None = None
         # Objects behind the frontier by key, and objects that appeared before it by time.
@@ -414,8 +416,13 @@ class S3Source:
             raise self._refusal_of_change(
                 partly.key, f"after {partly.bytes} of its bytes were read"
             )
+        if partly == self._unlike:
+            raise SourceUnavailable(
+                f"{partly.key} in {self._store.where} has another ETag than in the listing, again "
+                "and again; let no proxy or cache change the answers of the store"
+            )
         # The next listings have the new version.
-        self._partly = self._reader = None
+        self._unlike, self._partly, self._reader = partly, None, None
         self._ahead.clear()
         self._next_poll = self._next_look = float("-inf")
 

@@ -231,6 +231,17 @@ def test_a_message_that_the_broker_finds_too_large_is_refused() -> None:
             sink_of(broker).deliver(batch_of(1, rows, seconds=60))
 
 
+@pytest.mark.parametrize(
+    ("settings", "part"), [("max_qos 0", "QoS 0 only"), ("retain_available false", "retain: false")]
+)
+def test_a_broker_that_lacks_an_ability_is_refused(settings: str, part: str) -> None:
+    with running_broker(settings) as broker:
+        sink = sink_of(broker, retain=True)
+        for call in (lambda: sink.deliver(batch_of(1, numbered(1), seconds=60)), sink.check):
+            with pytest.raises(SinkRefused, match=part):
+                call()
+
+
 def test_a_delivery_ends_in_time_while_the_broker_hangs(own: MqttBroker) -> None:
     sink = sink_of(own)
     sink.deliver(batch_of(1, numbered(1)))

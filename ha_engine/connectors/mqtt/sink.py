@@ -123,6 +123,7 @@ class MqttSink:
             self._options, Terms(f"{self._client_id}/check-{secrets.token_hex(4)}"), SINK
         )
         connection.connect()
+        self._require_abilities(connection)
         connection.close()
 
     # -- messages ----------------------------------------------------------------------------------
@@ -133,20 +134,20 @@ class MqttSink:
             options = self._options.model_copy(update={"timeout": seconds})
             flight = _Flight(options, Terms(self._client_id), self._options.timeout)
             flight.connection.connect()
-            self._require_abilities(flight)
+            self._require_abilities(flight.connection)
             self._flight = flight
         return self._flight
 
-    def _require_abilities(self, flight: _Flight) -> None:
-        limits = flight.connection.limits
+    def _require_abilities(self, connection: Connection) -> None:
+        limits = connection.limits
         problem = None
         if getattr(limits, "MaximumQoS", 2) < 1:
             problem = "takes messages of QoS 0 only, and would lose some; allow QoS 1 there"
         elif self._options.retain and not getattr(limits, "RetainAvailable", 1):
             problem = "keeps no retained messages; allow them there, or set retain: false"
         if problem is not None:
-            flight.connection.close()
-            raise SinkRefused(f"{flight.connection.where} {problem}")
+            connection.close()
+            raise SinkRefused(f"{connection.where} {problem}")
 
     def _send(self, flight: _Flight, batch: OutputBatch, messages: Messages, row: int) -> None:
         attributes = {name: values[row] for name, values in messages.attributes.items()}

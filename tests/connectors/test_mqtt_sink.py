@@ -192,6 +192,23 @@ def test_a_message_larger_than_the_broker_takes_is_put_aside() -> None:
         listener.close()
 
 
+def test_a_message_of_just_the_size_that_the_broker_takes_is_delivered() -> None:
+    with running_broker("max_packet_size 20000") as broker:
+        listener, aside = Listener(broker, "rows"), Aside()
+        sink = sink_of(broker, aside, mapped="header.name")
+        # The type and the length of the packet have 4 bytes, the length of the topic and the packet
+        # identifier 2 each. The length of the properties has 1, the frame of each property 5.
+        key = f"{KEY}group/query/sink/1/0"
+        rest = 4 + 2 + len("rows") + 2 + 1 + 5 + len(key) + 5 + len("nameü".encode())
+        values = [b"x" * (20_000 - rest), b"x" * (20_001 - rest)]
+        messages = Messages(values, {"header.name": ["ü", "ü"]})
+        sink.deliver(replace(batch_of(1, numbered(1, 2), seconds=60), messages=lambda: messages))
+        wait_until(lambda: listener.messages)
+        assert [one.payload for one in listener.messages] == values[:1]
+        assert [ids for _, ids in aside.letters] == [[1001]]
+        listener.close()
+
+
 def test_a_broker_that_is_down_is_unavailable(tmp_path: Path) -> None:
     sink = sink_of(MqttBroker(tmp_path))
     for call in (lambda: sink.deliver(batch_of(1, numbered(1))), sink.check):

@@ -154,10 +154,9 @@ class MqttSink:
         value = messages.values[row] or b""
         own = attributes.get("topic")
         topic = self._options.topic if own is None else own
-        problem = _topic_problem(topic) or self._too_large(flight, value, attributes, str(topic))
-        if problem is None:
-            properties = _Properties(attributes, f"{batch.key}/{row}")
-            problem = properties.problem
+        properties = _Properties(attributes, f"{batch.key}/{row}")
+        problem = _topic_problem(topic) or properties.problem
+        problem = problem or self._too_large(flight, str(topic), value, properties)
         if problem is not None:
             self._place.put_aside(batch, problem, batch.read().slice(row, 1))
             self._aside[1].add(row)
@@ -171,23 +170,20 @@ class MqttSink:
 
     @staticmethod
     def _too_large(
-        flight: _Flight, value: bytes, attributes: Mapping[str, Any], topic: str
+        flight: _Flight, topic: str, value: bytes, properties: _Properties
     ) -> str | None:
-        """Compare with the limit of the broker, which closes the connection of a client that sends
-        more. The rest of a packet is small, and counted too high."""
+        """Compare the packet with the limit of the broker, which closes the connection of a client
+        that sends more."""
         most = getattr(flight.connection.limits, "MaximumPacketSize", PACKET_BYTES_MAX)
-        size = len(value) + len(topic.encode()) + 1_024
-        size += sum(
-            2 * len(name) + len(one if isinstance(one, bytes) else str(one).encode())
-            for name, one in attributes.items()
-        )
-        return (
-            f"its message has about {size} bytes, the broker takes {most}" if size > most else None
-        )
+        # The topic has its length before it. The packet identifier has 2 bytes.
+        size = 2 + len(topic.encode()) + 2 + properties.size + len(value)
+        size += 1 + (size.bit_length() + 6) // 7  # the type of the packet, and its length
+        return f"its message has {size} bytes, the broker takes {most}" if size > most else None
 
 
 class _Properties:
-    """The properties of a message, ``packed`` unless there is a ``problem`` with an attribute."""
+    """The properties of a message, ``packed`` in ``size`` bytes unless there is a ``problem`` with
+    an attribute."""
 
     def __init__(self, attributes: Mapping[str, Any], key: str) -> None:
         types = library("paho.mqtt.packettypes", "mqtt", SinkRefused).PacketTypes
@@ -195,13 +191,14 @@ class _Properties:
         self.packed = paho.Properties(types.PUBLISH)
         self.packed.UserProperty = (KEY, key)
         self.problem: str | None = None
+        self.size = 0
         for name, value in attributes.items():
             try:
                 self._add(name, value)
             except (paho.MQTTException, ValueError, TypeError) as error:
                 self.problem = f"its {name} does not fit a message of MQTT: {error}"
         try:
-            self.packed.pack()
+            self.size = len(self.packed.pack())
         except (paho.MQTTException, ValueError, TypeError, struct.error) as error:
             self.problem = f"an attribute does not fit a message of MQTT: {error}"
 

@@ -56,7 +56,8 @@ class BrokerOptions(BaseModel):
     that is silent for one and a half times ``keepalive``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # An error of several keys would show all of them, and with them the password.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: Annotated[str, Field(min_length=1)]
     port: Annotated[int, Field(ge=1, le=65535)] | None = None

@@ -45,7 +45,8 @@ class StoreOptions(BaseModel):
       the environment variables ``AWS_*``, or the role of the instance or container, have them.
     - ``anonymous``: send requests without credentials.
     - ``ca_file``: certificates that may sign the server's, besides those of the system.
-    - ``timeout``: how long a request may take, with its repetitions.
+    - ``timeout``: how long a request may take. It is only repeated within this time, so all takes
+      at most twice as long.
     """
 
     # An error of several keys would show all of them, and with them the secrets.

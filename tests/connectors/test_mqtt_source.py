@@ -655,7 +655,7 @@ def test_options_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_the_offset_of_another_kind_is_no_offset() -> None:
-    for text in (None, "", "17", "[1]", '{"batch": null}', "a:b"):
+    for text in (None, "", "17", "[1]", '{"batch": null}', "a:b", '{"batch":1e999}', "[" * 60_000):
         assert Reached.parse(text) == Reached()
     reached = Reached(3, ("a/#",), "2026-01-01T00:00:00+00:00", marked=True)
     assert Reached.parse(reached.text) == reached

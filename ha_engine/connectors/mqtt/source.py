@@ -111,7 +111,7 @@ class Reached:
             known = None if filters is None else tuple(map(str, filters))
             number, at = int(read.get("batch", 0)), str(read.get("at", ""))
             return cls(number, known, at, read.get("marked") is True)
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, OverflowError, RecursionError, TypeError, ValueError):
             return cls()
 
     @property

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,26 @@ def test_more_objects_than_a_page_are_read_in_their_order(
         setting.put(b"%d" % one)
     source = setting.opened(poll="1h")
     assert rest(source, 30) == numbered(*range(30))
+    source.close()
+
+
+def test_listing_that_is_slower_than_poll_leaves_pauses(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many objects behind the frontier may have keys that do not match."""
+    began = list[float]()
+
+    def listed(*_: str) -> Iterator[ObjectMeta]:
+        began.append(time.monotonic())
+        time.sleep(0.05)
+        return iter(())
+
+    source = directory.opened()
+    monkeypatch.setattr(source._store, "listed", listed)
+    assert source.read(10, 1.0) is None
+    pauses = [after - before for before, after in pairwise(began)]
+    assert pauses
+    assert min(pauses) >= 0.1
     source.close()
 
 

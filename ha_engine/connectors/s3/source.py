@@ -367,7 +367,10 @@ class S3Source:
             wanted = filter(self._is_wanted, self._store.listed(self._frontier))
             self._ahead = deque(islice(wanted, PAGE_OBJECTS))
             self._is_page_full = len(self._ahead) == PAGE_OBJECTS
-            self._next_poll = float("-inf") if self._is_page_full else now + self._options.poll
+            # A listing may only have keys that do not match. It takes at most half of the time.
+            ended = time.monotonic()
+            following = max(now + self._options.poll, ended + (ended - now))
+            self._next_poll = float("-inf") if self._is_page_full else following
         return self._ahead.popleft() if self._ahead else None
 
     def _is_wanted(self, meta: ObjectMeta) -> bool:

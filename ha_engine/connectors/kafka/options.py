@@ -93,7 +93,7 @@ class TlsOptions(BaseModel):
     the system do. The client certificate in ``certificate_file`` needs the key in ``key_file``, and
     the key's ``key_password`` if it has one. All files are PEM files."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     ca_file: Path | None = None
     certificate_file: Path | None = None
@@ -113,7 +113,7 @@ class SaslOptions(BaseModel):
     """The credentials of the client. OAUTHBEARER gets its settings ``sasl.oauthbearer.*`` from the
     option ``client``, and GSSAPI its settings ``sasl.kerberos.*``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"]
     user: str | None = None
@@ -137,7 +137,7 @@ class ClusterOptions(BaseModel):
     librdkafka, except those on which the guarantee depends.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     brokers: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_brokers)]
     topic: TopicName

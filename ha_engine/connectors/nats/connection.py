@@ -55,7 +55,7 @@ class NatsOptions(BaseModel):
     - ``timeout``: how long a connection or an answer of a server may take.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     servers: Annotated[tuple[Annotated[str, AfterValidator(_server)], ...], Field(min_length=1)]
     stream: Annotated[str, Field(pattern=r"^[^\s.*>/\\]+$")]

@@ -47,7 +47,7 @@ class PostgresCdcOptions(BaseModel):
     although changes before it are lost.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: str = Field(min_length=1)
     port: int = Field(5432, ge=1, le=65535)

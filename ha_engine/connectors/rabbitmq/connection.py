@@ -42,7 +42,7 @@ class RabbitOptions(BaseModel):
     - ``heartbeat``: the broker ends a connection after two intervals without a sign of life.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: Annotated[str, Field(min_length=1)]
     port: Annotated[int, Field(ge=1, le=65535)] | None = None

@@ -36,7 +36,7 @@ class RedisOptions(BaseModel):
     - ``timeout``: how long a connection or an answer of the server may take.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: Annotated[str, Field(min_length=1)]
     port: Annotated[int, Field(ge=1, le=65535)] = 6379

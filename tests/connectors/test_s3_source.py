@@ -124,6 +124,7 @@ class TestContract(SourceContract):
         self.setting.put(*(json.dumps(row).encode() for row in rows))
 
 
+@pytest.mark.nightly("TestContract has the same tests with a server")
 class TestContractInDirectory(SourceContract):
     kind = S3Source
     files = 0

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from sqlalchemy import Engine
 
+from ha_engine.demo.nodes import sample_application
 from tests.connectors import (
     kafka_broker,
     mqtt_broker,
     nats_broker,
+    postgres_cdc_broker,
     rabbitmq_broker,
     redis_broker,
     s3_broker,
@@ -38,6 +41,7 @@ from tests.waiting import wait_until
 
 LOGIN = {"user", "password", "tls", "sasl", "ca_file"}
 Row = dict[str, Any]
+LARGE: Row = {"order": "b", "customer": "y", "amount": 1500.0}
 ORDERS: list[Row] = [{"id": 1, "amount": 10.0}, {"id": 2, "amount": 1500.0}]
 
 
@@ -56,33 +60,55 @@ class Place:
     wanted: Sequence[Row] = tuple(ORDERS[1:])
 
 
+class Topic:
+    """What arrives in a topic of Kafka."""
+
+    def __init__(self, brokers: list[str], name: str) -> None:
+        self.brokers = brokers
+        terms = {"bootstrap.servers": ",".join(brokers), "group.id": "reader"}
+        self._consumer = Consumer(terms)
+        self._consumer.assign([TopicPartition(name, 0, 0)])
+        self._arrived: list[Row] = []
+
+    def arrived(self, key: str) -> list[Row]:
+        """Return the messages so far, with their keys under the name ``key``."""
+        found = [one for one in self._consumer.consume(10, timeout=0.1) if one.error() is None]
+        self._arrived += [{key: one.key().decode()} | json.loads(one.value()) for one in found]
+        return self._arrived
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
 @contextmanager
-def kafka() -> Iterator[Place]:
+def topics(output: str, *others: str) -> Iterator[Topic]:
+    """Run a broker with these topics."""
     with kafka_broker.kafka() as cluster:
-        kafka_broker.create(cluster.brokers, "orders")
-        kafka_broker.create(cluster.brokers, "large-orders")
+        for name in (output, *others):
+            kafka_broker.create(cluster.brokers, name)
         # The sink would create it with three replicas, and this cluster has one broker.
         kafka_broker.create(cluster.brokers, "ha-engine-ledger", cleanup_policy="compact")
-        address = {"bootstrap.servers": ",".join(cluster.brokers)}
-        producer = Producer(address)
-        consumer = Consumer(address | {"group.id": "reader"})
-        consumer.assign([TopicPartition("large-orders", 0, 0)])
-        arrived: list[Row] = []
+        with closing(Topic(cluster.brokers, output)) as topic:
+            yield topic
+
+
+@contextmanager
+def kafka() -> Iterator[Place]:
+    with topics("large-orders", "orders") as topic:
+        producer = Producer({"bootstrap.servers": ",".join(topic.brokers)})
 
         def put(order: Row) -> None:
             value = json.dumps({name: order[name] for name in ("customer", "amount")})
             producer.produce("orders", value, order["order"], timestamp=1_700_000_000_000)
             assert producer.flush(60) == 0
 
-        def output() -> list[Row]:
-            found = [one for one in consumer.consume(10, timeout=0.1) if one.error() is None]
-            arrived.extend({"order": f.key().decode()} | json.loads(f.value()) for f in found)
-            return arrived
-
-        small = {"order": "a", "customer": "x", "amount": 10.0}
-        large = {"order": "b", "customer": "y", "amount": 1500.0}
-        yield Place({"brokers": cluster.brokers}, put, output, sent=[small, large], wanted=[large])
-        consumer.close()
+        yield Place(
+            {"brokers": topic.brokers},
+            put,
+            lambda: topic.arrived("order"),
+            sent=[{"order": "a", "customer": "x", "amount": 10.0}, LARGE],
+            wanted=[LARGE],
+        )
 
 
 @contextmanager
@@ -194,12 +220,60 @@ def test_application_of_the_page_passes_on_what_its_query_selects(
             assert place.output() == list(place.wanted)
 
 
-def at_address(application: str, address: dict[str, Any]) -> str:
+@pytest.mark.nightly("test_application_of_the_page_passes_on_what_its_query_selects")
+@pytest.mark.spark
+@needs_kafka()
+@needs("mosquitto")
+def test_sample_of_three_brokers_alarms_of_each_warm_shipment(
+    engine: Engine, tmp_path: Path, database_url: str
+) -> None:
+    with ExitStack() as stack:
+        warehouse = stack.enter_context(postgres_cdc_broker.new_broker())
+        sensors = stack.enter_context(mqtt_broker.running_broker())
+        alarms = stack.enter_context(topics("cold-chain-alarms"))
+        warehouse.run(
+            "CREATE TABLE shipments (shipment bigint PRIMARY KEY, device text NOT NULL, "
+            "celsius_max float8 NOT NULL, loaded timestamptz NOT NULL)"
+        )
+        load = "INSERT INTO shipments VALUES ({}, '{}', {}, '2026-03-01 08:00Z') RETURNING 1"
+        warehouse.run(load.format(1, "a", 4))
+        server = {"host": "127.0.0.1", "port": warehouse.tcp_port, "user": "postgres"}
+        application = at_addresses(
+            sample_application("cold_chain.yaml"),
+            {
+                "postgres_cdc": server | {"database": "postgres", "tls": "disable"},
+                "mqtt": sensors.options,
+                "kafka": {"brokers": alarms.brokers},
+            },
+        )
+        node = NodeUnderTest(tmp_path, application, database_url)
+        with running(node):
+            node.wait_running()
+            wait_until(lambda: all_read(node.status()), within=60)
+            warehouse.run(
+                "INSERT INTO shipments VALUES (2, 'b', 8, '2026-03-01 09:00Z') RETURNING 1"
+            )
+            for device, celsius in (("a", 3.5), ("a", 4.5), ("b", 7.0), ("b", 9.0)):
+                reading = {"device": device, "celsius": celsius, "at": "2026-03-01T10:00:00Z"}
+                sensors.publish((f"sensors/{device}/temperature", json.dumps(reading).encode()))
+            wait_until(lambda: len(alarms.arrived("shipment")) >= 2, within=120)
+            found = {(one["shipment"], one["celsius"]) for one in alarms.arrived("shipment")}
+            assert found == {("1", 4.5), ("2", 9.0)}
+
+
+def at_address(application: str, address: Row) -> str:
+    """Return the application with ``address`` in all its sources and sinks."""
+    return at_addresses(application, defaultdict(lambda: address))
+
+
+def at_addresses(application: str, addresses: Mapping[str, Row]) -> str:
+    """Return the application with the address of each type in its sources and sinks, and without
+    logins."""
     tree = yaml.safe_load(application)
     ends = [source for stream in tree["streams"].values() for source in stream["sources"]]
     ends += [sink for query in tree["queries"].values() for sink in query["sinks"]]
     for end in ends:
         for key in LOGIN & end.keys():
             del end[key]
-        end.update(address)
+        end.update(addresses[end["type"]])
     return yaml.safe_dump(tree)

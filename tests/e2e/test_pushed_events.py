@@ -60,6 +60,7 @@ def node(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @needs("prometheus")
+@pytest.mark.nightly("the tests of receive/test_remote_write and test_receive_push")
 def test_every_sample_of_prometheus_is_in_the_table_also_after_a_kill(
     node: NodeUnderTest, module_database: str, tmp_path: Path
 ) -> None:

@@ -160,6 +160,8 @@ class PostgresCdc(Exchange):
             "user": "postgres",
             "tls": "disable",
             "table": "numbers",
+            "operations": ["insert"],
+            "operation_column": None,
             "create": True,
         }
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ha_engine.connectors.rabbitmq.connection import Connection
 from ha_engine.connectors.rabbitmq.source import RabbitSource
 from ha_engine.connectors.streams import BATCH_BYTES_MAX
 from ha_engine.errors import SourceRefused, SourceUnavailable
@@ -184,6 +185,25 @@ def test_batch_is_limited_in_bytes_but_a_single_larger_message_comes_alone(
     assert [one for batch in found for one in batch] == [small] * 3 + [large, b"last"]
     for batch in found:
         assert len(batch) <= 1 or sum(len(one or b"") for one in batch) <= BATCH_BYTES_MAX
+
+
+def test_call_of_a_closed_channel_is_unavailable(stream: Setting) -> None:
+    options = RabbitSource.Options.model_validate(stream.options())
+    connection = Connection(options, "test", SourceRefused, SourceUnavailable)
+    connection.open()
+
+    async def cancelled() -> None:
+        channel = await connection.channel.get_underlay_channel()
+        await channel.close()
+        await channel.create_future()
+
+    async def ended() -> None:
+        raise Exception  # as a call that waits while aiormq closes the connection
+
+    for call in (cancelled, ended):
+        with pytest.raises(SourceUnavailable):
+            connection.call(call(), "wait")
+    connection.close()
 
 
 def test_memory_of_what_the_broker_sends_ahead_is_limited(

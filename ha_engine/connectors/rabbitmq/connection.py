@@ -10,6 +10,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -254,8 +255,10 @@ class Connection:
                 return self.refused(f"{self.where} refuses: {said}; give the user this permission")
             case errors.ChannelPreconditionFailed() if "timed out" not in said:
                 return self.refused(f"{self.where} refuses: {said}")
-        passes = (errors.AMQPError, OSError, EOFError, RuntimeError)
-        kind = self.unavailable if isinstance(error, passes) else self.refused
+        passes = (errors.AMQPError, OSError, EOFError, RuntimeError, CancelledError)
+        # aiormq cancels calls that wait while it closes, or ends them with a bare Exception.
+        is_closing = type(error) is Exception
+        kind = self.unavailable if is_closing or isinstance(error, passes) else self.refused
         return kind(f"{self.where} is not available: {said}")
 
 

@@ -1,8 +1,9 @@
 """The selection that ``make test`` runs; ``make test-all`` runs all at night and before a release.
 
 ``-m 'not nightly'`` leaves out the tests marked ``nightly``, and of a test marked ``rotates`` all
-cases but a share. The share changes each day: the header names it, and ``--share 3/8`` repeats it.
-``--thorough`` plays all seeds of the simulator.
+cases but a share, or of a module marked ``rotates("file")`` all tests but a share. The share
+changes each day: the header names it, and ``--share 3/8`` repeats it. ``--thorough`` plays all
+seeds of the simulator.
 """
 
 from __future__ import annotations
@@ -77,10 +78,12 @@ def sort_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     share: Share = config.getoption("share")
     cases: Counter[str] = Counter()
     for item in items:
-        test = item.nodeid.partition("[")[0]
-        if item.get_closest_marker("rotates") and not share.has(cases[test]):
+        rotates = item.get_closest_marker("rotates")
+        is_of_file = rotates is not None and rotates.args == ("file",)
+        rotating = str(item.path) if is_of_file else item.nodeid.partition("[")[0]
+        if rotates and not share.has(cases[rotating]):
             item.add_marker(pytest.mark.nightly(_ELSEWHERE))
-        cases[test] += 1
+        cases[rotating] += 1
         for mark in item.iter_markers(NIGHTLY):
             if not (len(mark.args) == 1 and isinstance(mark.args[0], str)):
                 raise pytest.UsageError(f"{item.nodeid} is nightly without a reason")

@@ -43,7 +43,7 @@ from tests.connectors.kafka_deliverer import (
 from tests.connectors.kafka_jars import needs_kafka
 from tests.waiting import wait_ended, wait_until
 
-pytestmark = needs_kafka()
+pytestmark = [needs_kafka(), pytest.mark.rotates("file")]
 
 SEED = int(os.environ.get("KAFKA_SEED", "1"))
 

@@ -42,7 +42,7 @@ from tests.connectors.kafka_broker import (
 from tests.connectors.kafka_jars import needs_kafka
 from tests.waiting import wait_until
 
-pytestmark = needs_kafka()
+pytestmark = [needs_kafka(), pytest.mark.rotates("file")]
 
 ATTRIBUTES = frozenset({"key", "timestamp", "partition", "offset", "topic", "header.trace"})
 

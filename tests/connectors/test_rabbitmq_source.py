@@ -24,7 +24,7 @@ from tests.connectors.server import free_port
 from tests.programs import needs
 from tests.waiting import wait_until
 
-pytestmark = needs("rabbitmq-server")
+pytestmark = [needs("rabbitmq-server"), pytest.mark.rotates("file")]
 
 _names = (f"source{number}" for number in itertools.count())
 KINDS = ("classic", "quorum", "stream")

@@ -108,7 +108,7 @@ class Database:
             return {row[0]: row[1] for row in connection.execute(statement, {"ids": list(ids)})}
 
     def commits(self, rows: str) -> list[tuple[float, int]]:
-        """When which number of these rows was committed, the first commit first."""
+        """The time of each commit of these rows and its number of rows, the first commit first."""
         statement = text(f"SELECT {_STAMP} AS at, count(*) FROM {rows} GROUP BY at ORDER BY at")
         with self._engine.begin() as connection:
             return [(row[0], row[1]) for row in connection.execute(statement)]

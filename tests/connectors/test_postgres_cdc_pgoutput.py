@@ -63,7 +63,7 @@ def tuple_of(values: Values) -> bytes:
 
 
 def encoded(message: Message) -> bytes:
-    """What pgoutput sends for ``message``."""
+    """Return what pgoutput sends for ``message``."""
     match message:
         case Begin(lsn, _, xid):
             return b"B" + struct.pack(">QqI", lsn, MICROSECONDS, xid)

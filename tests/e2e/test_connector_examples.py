@@ -61,7 +61,7 @@ class Place:
 
 
 class Topic:
-    """What arrives in a topic of Kafka."""
+    """The messages that arrive in a topic of Kafka."""
 
     def __init__(self, brokers: list[str], name: str) -> None:
         self.brokers = brokers

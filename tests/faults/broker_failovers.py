@@ -111,9 +111,9 @@ class Bystander(threading.Thread):
 
 @dataclass
 class Traffic:
-    """What went through one broker. ``written`` counts the messages of the input, ``lost`` those
-    that the output lacks, ``repeated`` those that it has too often, and ``strange`` those that were
-    never written."""
+    """The messages that went through one broker. ``written`` counts the messages of the input,
+    ``lost`` those that the output lacks, ``repeated`` those that it has too often, and ``strange``
+    those that were never written."""
 
     kind: str
     exactly_once: bool

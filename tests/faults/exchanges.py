@@ -28,7 +28,7 @@ from tests.connectors.proxy import Proxy
 
 
 class Exchange:
-    """What the tests need of a broker; each kind fills in the rest.
+    """A broker as the tests need it; each kind fills in the rest.
 
     ``exactly_once``: whether each message must be in the output once; else at least once.
     """

@@ -1,4 +1,4 @@
-"""Which errors of Kafka pass, and which a person must correct."""
+"""Tell errors of Kafka that pass from those that a person must correct."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ADVICE = {
     "_UNSUPPORTED_FEATURE": "use brokers of Kafka 2.5 or newer",
     "_INVALID_ARG": "correct the options",
 }
-"""What to do about each error that only a person can correct."""
+"""The advice for each error that only a person can correct."""
 
 _TLS_REFUSAL = re.compile(r"alert .*(certificate|unknown ca)")
 """The end of a connection whose broker does not accept the certificate of the client. With TLS 1.3
@@ -47,7 +47,7 @@ it comes after the handshake, so librdkafka does not call it an error of TLS."""
 
 
 def advice_for(error: Any) -> str | None:
-    """What a person must do about a KafkaError, or None if it passes."""
+    """Return what a person must do about a KafkaError, or None if the error passes."""
     name = "_SSL" if _TLS_REFUSAL.search(error.str()) else error.name()
     return ADVICE.get(name)
 

@@ -118,7 +118,7 @@ def _advice(code: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the client asks for in CONNECT.
+    """The values that the client asks for in CONNECT.
 
     ``session_seconds`` is how long the broker keeps the session after the connection, and
     ``resume`` whether an existing session continues. The broker sends at most ``in_flight``

@@ -37,7 +37,7 @@ _PROPERTIES = {
 
 
 def _topic_problem(topic: Any) -> str | None:
-    """What is wrong with ``topic`` as the topic of a message, or None."""
+    """Return why ``topic`` cannot be the topic of a message, or None."""
     if not isinstance(topic, str) or not topic:
         return "it has no topic"
     if any(sign in topic for sign in "+#\0"):

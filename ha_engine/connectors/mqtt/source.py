@@ -51,7 +51,7 @@ from ha_engine.plugins import DeadLetter, Messages, SourceBatch, SourcePlace
 BUFFER_BYTES = 64 << 20
 """While more than this is buffered, the connection reads nothing."""
 MESSAGE_BYTES = 1 << 10
-"""What a buffered message takes besides its value and its user properties."""
+"""The bytes that a buffered message takes besides its value and its user properties."""
 FILTERS_BYTES_MAX = 16 << 10
 HEADER = "header."
 MARKERS = "ha-engine/session/"

@@ -16,8 +16,8 @@ from ha_engine.errors import SourceRefused
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Why changes after an offset are lost. The log before ``common`` is the one that the offset
-    describes."""
+    """A loss of changes after an offset, and its ``reason``. The log before ``common`` is the one
+    that the offset describes."""
 
     reason: str
     common: int
@@ -35,8 +35,8 @@ def removed_log(slot: str, where: str) -> str:
 
 
 def gap_of(server: Server, names: Names, present: Present, known: Offset) -> Gap | None:
-    """What the server ``present`` lacks after the offset ``known``, as far as it can change while
-    a session lasts. Raises SourceRefused if the table was only renamed."""
+    """Return what the server ``present`` lacks after the offset ``known``, as far as it can change
+    while a session lasts. Raises SourceRefused if the table was only renamed."""
     where, common = server.where, known.taken
     if present.table != known.published.table:
         _require_name(server, names, known.published.table)
@@ -68,8 +68,8 @@ def gap_of(server: Server, names: Names, present: Present, known: Offset) -> Gap
 def gap_since(
     server: Server, names: Names, present: Present, known: Offset, system: str, timeline: int
 ) -> Gap | None:
-    """What the server lacks after ``known``, which may be of another server with the same address.
-    ``system`` and ``timeline`` identify the server's log now."""
+    """Return what the server lacks after ``known``, which may be of another server with the same
+    address. ``system`` and ``timeline`` identify the server's log now."""
     at, where, common = lsn_text(known.reach), server.where, known.taken
     if known.system != system:
         return Gap(
@@ -97,8 +97,8 @@ def gap_since(
 
 
 def start_after(gap: Gap, server: Server, known: Offset, start: Offset) -> Offset:
-    """Where to continue if a person accepts ``gap``: behind what the journal has. ``start`` is the
-    beginning of the slot. The initial read continues behind its last page."""
+    """Return the offset to continue at if a person accepts ``gap``: behind what the journal has.
+    ``start`` is the beginning of the slot. The initial read continues behind its last page."""
     start = replace(start, lsn=max(start.lsn, gap.common))
     if known.initial is None or known.initial.is_whole:
         return start

@@ -112,8 +112,8 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What the server has under the source's names at one moment. An oid or slot is None if it is
-    missing. ``membership`` is None if the publication does not have the table."""
+    """The objects of the server under the source's names at one moment. An oid or slot is None if
+    it is missing. ``membership`` is None if the publication does not have the table."""
 
     publication: int | None
     table: int | None
@@ -298,7 +298,7 @@ class Server:
     # -- the publication, the table and the slot ---------------------------------------------------
 
     def present(self, names: Names) -> Present:
-        """What the server has now. The query waits for no lock of the table."""
+        """Return what the server has now. The query waits for no lock of the table."""
         schemas = (
             " WHEN EXISTS (SELECT FROM pg_publication_namespace n"
             "  JOIN pg_class k ON k.relnamespace = n.pnnspid"

@@ -153,8 +153,8 @@ class PostgresCdcSource:
         server.require_fit()
 
     def _present(self, server: Server, offset: str | None) -> Present:
-        """What the server has, with a new publication if it may be created. Raises SourceRefused if
-        the table was renamed, or the slot is missing, after ``offset``."""
+        """Return what the server has, with a new publication if it may be created. Raises
+        SourceRefused if the table was renamed, or the slot is missing, after ``offset``."""
         present = server.present(self._names)
         gap = offset and gap_of(server, self._names, present, Offset.parse(offset))
         if gap and present.slot is None:
@@ -260,7 +260,8 @@ class PostgresCdcSource:
         return server.present(self._names)
 
     def _start(self, server: Server, present: Present, slot: Slot, offset: str | None) -> Offset:
-        """Where to continue. Raises SourceRefused unless the slot has everything after it."""
+        """Return the offset to continue at. Raises SourceRefused unless the slot has everything
+        after it."""
         system, timeline = server.system()
         if present.published is None:
             raise SourceUnavailable("the publication was changed in this moment")

@@ -25,7 +25,7 @@ from ha_engine.connectors.tls import tls_context
 T = TypeVar("T")
 
 CLOSE_SECONDS = 0.1
-"""How long ``close`` waits for the broker. Afterwards the connection ends with its event loop."""
+"""The time that ``close`` waits for the broker. Then the connection ends with its event loop."""
 _REPLY = re.compile(r"\b[A-Z]+(?:_[A-Z]+)* - (.+?)\W*$")
 """The broker's reason in the text of an error of the library."""
 

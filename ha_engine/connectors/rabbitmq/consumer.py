@@ -119,7 +119,7 @@ class Consumer:
 
     @property
     def waiting(self) -> int:
-        """How many messages have arrived and are not taken."""
+        """The number of messages that have arrived and are not taken."""
         return len(self._arrived)
 
     def arrives(self, seconds: float) -> bool:

@@ -213,7 +213,7 @@ class RabbitSink:
 
 
 def _texts(message: _Message) -> dict[str, str]:
-    """What the digest of a label has of ``message``, besides its value."""
+    """Return the texts that the digest of a label has of ``message``, besides its value."""
     properties = {name: str(value) for name, value in message.properties.items()}
     headers = {_HEADER + name: value for name, value in message.headers.items()}
     return {"key": message.key, **properties, **headers}

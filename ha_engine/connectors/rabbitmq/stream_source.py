@@ -30,7 +30,7 @@ from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlace
 
 LOOK_SECONDS = 2.0
-"""How long ``open`` waits for a message that the stream should have."""
+"""The time that ``open`` waits for a message that the stream should have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ha_engine.connectors.s3.store import ObjectMeta, Store
 
 PIECE_BYTES = 4 << 20
 UNPACKED_BYTES = 4 << 10
-"""How much to decompress at a time. A read that meets damage loses what it has decompressed."""
+"""The bytes to decompress at a time. A read that meets damage loses what it has decompressed."""
 MESSAGE_BYTES_MAX = 32 << 20
 _SHOWN_BYTES = 64 << 10
 _SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd"}

@@ -314,7 +314,7 @@ class Store:
         return self.unavailable(f"{whose} is not available: {said}")
 
     def _said(self, text: str, status: str | None, code: str | None) -> str:
-        """What the server or the library said, in a line without secrets."""
+        """Return what the server or the library said, in a line without secrets."""
         if status is not None:
             message = _first(r"<Message>([^<]*)</Message>", text)
             said = f"status {status}" + (f", {code}: {message}" if code else "")

@@ -17,6 +17,7 @@ from ha_engine.errors import ConfigError
 from ha_engine.formats.json_rows import BadRow
 from ha_engine.formats.registry import framed
 from ha_engine.formats.values import VALUES_MAX, json_object
+from ha_engine.formats.varint import read_varint
 
 _TIMESTAMP, _WRAPPERS = "google.protobuf.Timestamp", "google/protobuf/wrappers.proto"
 _NANOS_OF_A_MICROSECOND = 1_000
@@ -52,12 +53,12 @@ class ProtobufMessages:
     def _without_head(self, message: bytes) -> bytes:
         """Remove the schema's id, and the position of the message's type in the schema."""
         _, body = framed(message)
-        count, at = _varint(body, 0)
+        count, at = _zigzag(body, 0)
         if not 0 <= count <= _NESTED_MAX:
             raise BadRow("the message does not name its type after the schema's id")
         position = []
         for _ in range(count):
-            index, at = _varint(body, at)
+            index, at = _zigzag(body, at)
             position.append(index)
         # An empty list is short for the first type.
         if tuple(position or (0,)) != self._position:
@@ -112,17 +113,13 @@ def type_in(descriptor_file: Path, name: str) -> type[Message]:
         ) from error
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a zigzag varint at index ``at``; return it and the index after it."""
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise BadRow("the message does not name its type after the schema's id")
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
+def _zigzag(data: bytes, at: int) -> tuple[int, int]:
+    """Read a zigzag varint at index ``at``; return it and the index after it. Raises BadRow."""
+    try:
+        value, at = read_varint(data, at)
+    except ValueError:
+        raise BadRow("the message does not name its type after the schema's id") from None
+    return (value >> 1) ^ -(value & 1), at
 
 
 class _Values:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from ha_engine.errors import BodyTooSlow, InvalidEvents, PayloadTooLarge, UnsupportedFormat
+from ha_engine.formats.varint import read_varint
 from ha_engine.receive.byte_budget import ByteBudget
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -38,8 +39,6 @@ _PACKINGS = {
     b"x-gzip": Packing.GZIP,
     b"snappy": Packing.SNAPPY,
 }
-
-
 _NOT_SNAPPY = "the body is not in snappy's block format, but Content-Encoding says so"
 
 
@@ -159,12 +158,10 @@ def _unzipped(packed: bytes, bytes_max: int) -> bytes:
 
 def _snappy_size(packed: bytes) -> int:
     """The size that a snappy body states for its decompressed bytes. Raises InvalidEvents."""
-    size = 0
-    for at, byte in enumerate(packed[:_SNAPPY_SIZE_BYTES_MAX]):
-        size |= (byte & 0x7F) << 7 * at
-        if byte < 0x80:
-            return size
-    raise InvalidEvents(_NOT_SNAPPY)
+    try:
+        return read_varint(packed[:_SNAPPY_SIZE_BYTES_MAX], 0)[0]
+    except ValueError:
+        raise InvalidEvents(_NOT_SNAPPY) from None
 
 
 def _unsnapped(packed: bytes, size: int) -> bytes:

@@ -35,6 +35,7 @@ from google.protobuf.message import DecodeError
 
 from ha_engine.errors import InvalidEvents, PayloadTooLarge, UnsupportedFormat
 from ha_engine.formats.arrow_types import converts_to
+from ha_engine.formats.varint import read_varint
 from ha_engine.receive.arrow import ArrowReader
 from ha_engine.receive.columns import ColumnReader
 from ha_engine.receive.group import REQUEST_BYTES_MAX
@@ -362,13 +363,8 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a varint at index ``at``; return it and the index after it. Raises DecodeError."""
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise DecodeError("it ends within a number")
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
+    """Read a varint as ``read_varint`` does. Raises DecodeError."""
+    try:
+        return read_varint(data, at)
+    except ValueError as error:
+        raise DecodeError(str(error)) from None

@@ -7,7 +7,7 @@ that ``app check`` and the other connectors work without it.
 
 ``library``       imports the library of an extra, or names the extra that is missing.
 ``loop_thread``   runs the calls of an asyncio library from the blocking calls of a plug-in.
-``streams``       has parts that the connectors of named streams share.
+``streams``       has parts that connectors share.
 ``tls``           reads the files of TLS.
 ``row_label``     labels messages, so that a new active knows how much of a batch is delivered.
 ``kafka``         reads and writes the topics of Kafka.

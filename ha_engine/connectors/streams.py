@@ -1,4 +1,4 @@
-"""Parts that the connectors of named streams share."""
+"""Parts that the connectors share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeAlias, TypeVar
 
 from ha_engine.errors import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
-from ha_engine.plugins import OutputBatch
+from ha_engine.plugins import OutputBatch, SourceBatch
 
 Refused: TypeAlias = type[SourceRefused] | type[SinkRefused]
 Unavailable: TypeAlias = type[SourceUnavailable] | type[SinkUnavailable]
@@ -16,6 +16,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 BATCH_BYTES_MAX = 8 << 20
 """Limit of the values of a source's batch, unless its only message is larger."""
+
+
+class Reading(Protocol):
+    """The calls of a source that ``peeked`` needs."""
+
+    def open(self, offset: str | None) -> None: ...
+    def read(self, rows_max: int, seconds: float) -> SourceBatch | None: ...
+    def close(self) -> None: ...
 
 
 class StreamPosition(Protocol):
@@ -45,6 +53,17 @@ def _other_offset(reason: str, stream: str, source: str) -> SourceRefused:
         f"the offset of source {source} {reason}, not to stream {stream}; give the source another "
         "name to read the stream from its start"
     )
+
+
+def peeked(
+    source: Reading, offset: str | None, rows_max: int, seconds: float
+) -> SourceBatch | None:
+    """Return the next rows after ``offset`` from a source whose reads take nothing."""
+    try:
+        source.open(offset)
+        return source.read(rows_max, seconds)
+    finally:
+        source.close()
 
 
 def time_of(milliseconds: int) -> datetime | None:

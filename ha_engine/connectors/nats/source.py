@@ -36,7 +36,7 @@ from pydantic import AfterValidator
 
 from ha_engine.connectors.nats.connection import Connection, NatsOptions
 from ha_engine.connectors.nats.subjects import checked_filter
-from ha_engine.connectors.streams import BATCH_BYTES_MAX, parsed_position
+from ha_engine.connectors.streams import BATCH_BYTES_MAX, parsed_position, peeked
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Backlog, DeadLetter, Messages, SourceBatch, SourcePlace
 
@@ -189,11 +189,7 @@ class NatsSource:
 
     def peek(self, offset: str | None, rows_max: int, seconds: float) -> SourceBatch | None:
         """Return the next rows after ``offset``. The consumer of ``peek`` takes nothing."""
-        try:
-            self.open(offset)
-            return self.read(rows_max, seconds)
-        finally:
-            self.close()
+        return peeked(self, offset, rows_max, seconds)
 
     def open(self, offset: str | None) -> None:
         self._consumer, self._letters = "", []

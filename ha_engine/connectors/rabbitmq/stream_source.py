@@ -25,7 +25,7 @@ from ha_engine.connectors.rabbitmq.consumer import (
     RabbitSourceOptions,
     messages_of,
 )
-from ha_engine.connectors.streams import parsed_position
+from ha_engine.connectors.streams import parsed_position, peeked
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlace
 
@@ -76,11 +76,7 @@ class StreamSource:
 
     def peek(self, offset: str | None, rows_max: int, seconds: float) -> SourceBatch | None:
         """Return the next rows after ``offset``."""
-        try:
-            self.open(offset)
-            return self.read(rows_max, seconds)
-        finally:
-            self.close()
+        return peeked(self, offset, rows_max, seconds)
 
     def open(self, offset: str | None) -> None:
         self.close()

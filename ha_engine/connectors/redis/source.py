@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from ha_engine.connectors.redis.connection import Connection, RedisOptions, id_of, info_of
-from ha_engine.connectors.streams import BATCH_BYTES_MAX, parsed_position, time_of
+from ha_engine.connectors.streams import BATCH_BYTES_MAX, parsed_position, peeked, time_of
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Backlog, DeadLetter, Messages, SourceBatch, SourcePlace
 
@@ -141,11 +141,7 @@ class RedisSource:
 
     def peek(self, offset: str | None, rows_max: int, seconds: float) -> SourceBatch | None:
         """Return the next rows after ``offset``."""
-        try:
-            self.open(offset)
-            return self.read(rows_max, seconds)
-        finally:
-            self.close()
+        return peeked(self, offset, rows_max, seconds)
 
     def open(self, offset: str | None) -> None:
         self._letters, self._is_unsaved = [], False

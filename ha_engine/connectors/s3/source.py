@@ -57,7 +57,7 @@ from ha_engine.connectors.s3.store import (
     Store,
     StoreOptions,
 )
-from ha_engine.connectors.streams import BATCH_BYTES_MAX
+from ha_engine.connectors.streams import BATCH_BYTES_MAX, peeked
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Backlog, DeadLetter, Messages, SourceBatch, SourcePlace
 
@@ -245,11 +245,7 @@ class S3Source:
 
     def peek(self, offset: str | None, rows_max: int, seconds: float) -> SourceBatch | None:
         """Return the next rows after ``offset``."""
-        try:
-            self.open(offset)
-            return self.read(rows_max, seconds)
-        finally:
-            self.close()
+        return peeked(self, offset, rows_max, seconds)
 
     def open(self, offset: str | None) -> None:
         self._store.open()

@@ -124,7 +124,9 @@ class Traffic:
 
     @property
     def is_wrong(self) -> bool:
-        return bool(self.lost or self.strange or (self.exactly_once and self.repeated))
+        return bool(
+            not self.written or self.lost or self.strange or (self.exactly_once and self.repeated)
+        )
 
 
 @dataclass

@@ -29,6 +29,8 @@ from tests.programs import needs
 from tests.sync.authority import Authority
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.rotates("file")
+
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("op", pa.string())])
 SECONDS = 20.0
 _numbers = count(1)

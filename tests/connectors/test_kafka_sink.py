@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -28,7 +27,6 @@ from tests.connectors.kafka_broker import (
     PASSWORD,
     USER,
     KafkaCluster,
-    kafka,
     mortal_kafka,
     new_topic,
 )
@@ -46,18 +44,6 @@ from tests.waiting import wait_ended, wait_until
 pytestmark = [needs_kafka(), pytest.mark.rotates("file")]
 
 SEED = int(os.environ.get("KAFKA_SEED", "1"))
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[KafkaCluster]:
-    """A broker whose tests have topics of their own."""
-    with kafka() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def brokers(shared: KafkaCluster) -> list[str]:
-    return shared.brokers
 
 
 def committed(brokers: list[str], topic: str) -> list[Message]:
@@ -393,15 +379,15 @@ def test_a_broker_that_is_down_is_unavailable_in_time() -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_sink_delivers_with_tls_and_a_password(shared: KafkaCluster) -> None:
-    topic = new_topic(shared.brokers)
+def test_a_sink_delivers_with_tls_and_a_password(cluster: KafkaCluster) -> None:
+    topic = new_topic(cluster.brokers)
     options = {
-        "tls": {"ca_file": str(shared.certificates.certificate)},
+        "tls": {"ca_file": str(cluster.certificates.certificate)},
         "sasl": {"mechanism": "PLAIN", "user": USER, "password": PASSWORD},
     }
-    sink, _ = claimed(shared.addresses("BOTH"), topic, 1, **options)
+    sink, _ = claimed(cluster.addresses("BOTH"), topic, 1, **options)
     sink.deliver(batch(1))
-    require_batches(shared.brokers, topic, 1)
+    require_batches(cluster.brokers, topic, 1)
 
 
 # -- brokers of its own ----------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from tests.connectors.kafka_broker import (
     KafkaCluster,
     admin,
     create,
-    kafka,
     mortal_kafka,
     new_topic,
 )
@@ -45,18 +44,6 @@ from tests.waiting import wait_until
 pytestmark = [needs_kafka(), pytest.mark.rotates("file")]
 
 ATTRIBUTES = frozenset({"key", "timestamp", "partition", "offset", "topic", "header.trace"})
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[KafkaCluster]:
-    """A broker whose tests have topics of their own."""
-    with kafka() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def brokers(shared: KafkaCluster) -> list[str]:
-    return shared.brokers
 
 
 class Writer:
@@ -568,21 +555,21 @@ def with_certificate(cluster: KafkaCluster) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("way", ["certificate", "password", "scram", "token"])
-def test_a_client_proves_who_it_is(shared: KafkaCluster, way: str) -> None:
-    topic = new_topic(shared.brokers)
-    Writer(shared.brokers, topic).put(numbers(0, 2))
-    listener, options = "BOTH", dict[str, Any](tls=trusting(shared))
+def test_a_client_proves_who_it_is(cluster: KafkaCluster, way: str) -> None:
+    topic = new_topic(cluster.brokers)
+    Writer(cluster.brokers, topic).put(numbers(0, 2))
+    listener, options = "BOTH", dict[str, Any](tls=trusting(cluster))
     match way:
         case "certificate":
-            listener, options = "TLS", {"tls": with_certificate(shared)}
+            listener, options = "TLS", {"tls": with_certificate(cluster)}
         case "password":
             options["sasl"] = LOGIN
         case "scram":
-            add_scram_user(shared.brokers)
+            add_scram_user(cluster.brokers)
             options["sasl"] = LOGIN | {"mechanism": "SCRAM-SHA-512"}
         case "token":
             options |= {"sasl": {"mechanism": "OAUTHBEARER"}, "client": TOKEN}
-    source = opened(shared.addresses(listener), topic, **options)
+    source = opened(cluster.addresses(listener), topic, **options)
     assert rows(source, 2) == numbers(0, 2)
     source.close()
 
@@ -593,10 +580,10 @@ def add_scram_user(brokers: list[str]) -> None:
     client.alter_user_scram_credentials([new])[USER].result()
 
 
-def test_wrong_credentials_are_refused_without_the_password(shared: KafkaCluster) -> None:
-    topic = new_topic(shared.brokers)
+def test_wrong_credentials_are_refused_without_the_password(cluster: KafkaCluster) -> None:
+    topic = new_topic(cluster.brokers)
     sasl = LOGIN | {"password": "wrong-word"}
-    wrong = source_of(shared.addresses("SASL"), topic, timeout="1s", sasl=sasl)
+    wrong = source_of(cluster.addresses("SASL"), topic, timeout="1s", sasl=sasl)
     reason = refusal(wrong, None)
     assert "correct user, password and mechanism" in reason
     assert "wrong-word" not in reason
@@ -604,10 +591,10 @@ def test_wrong_credentials_are_refused_without_the_password(shared: KafkaCluster
 
 
 @pytest.mark.parametrize("lacks", ["ca_file", "certificate_file"])
-def test_wrong_certificates_are_refused(shared: KafkaCluster, lacks: str) -> None:
-    topic = new_topic(shared.brokers)
-    tls = {} if lacks == "ca_file" else trusting(shared)
-    wrong = source_of(shared.addresses("TLS"), topic, timeout="1s", tls=tls)
+def test_wrong_certificates_are_refused(cluster: KafkaCluster, lacks: str) -> None:
+    topic = new_topic(cluster.brokers)
+    tls = {} if lacks == "ca_file" else trusting(cluster)
+    wrong = source_of(cluster.addresses("TLS"), topic, timeout="1s", tls=tls)
     assert "correct the files in tls" in refusal(wrong, None)
 
 

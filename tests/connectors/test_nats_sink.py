@@ -24,6 +24,7 @@ from tests.connectors.deliveries import batch_of, deliver_at_once, deliver_with_
 from tests.connectors.nats_broker import NatsBroker, NatsClient, running_broker
 from tests.connectors.proxy import Proxy
 from tests.connectors.server import free_port
+from tests.connectors.settings import OfSetting
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -95,16 +96,8 @@ def test_subject_is_covered_by_the_patterns_that_match_it(pattern: str, covers: 
     assert is_covered("orders.new", [pattern]) is covers
 
 
-class TestContract(SinkContract):
+class TestContract(OfSetting, SinkContract):
     kind = NatsSink
-    setting: Setting
-
-    @pytest.fixture(autouse=True)
-    def _use(self, setting: Setting) -> None:
-        self.setting = setting
-
-    def options(self) -> dict[str, Any]:
-        return self.setting.options()
 
     def delivered(self) -> list[dict[str, Any]]:
         return [json.loads(value) for value in self.setting.found()]

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from ha_engine.connectors.nats.source import NatsSource
-from ha_engine.connectors.streams import BATCH_BYTES_MAX
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Messages, SourcePlace
 from ha_engine.testing import SourceContract
@@ -20,6 +19,7 @@ from ha_engine.testing.sink_contract import SCHEMA, refusal_of
 from tests.connectors.deliveries import numbered, rest, values
 from tests.connectors.nats_broker import NatsBroker, NatsClient, running_broker
 from tests.connectors.server import free_port
+from tests.connectors.settings import require_bounded_batches
 from tests.programs import needs
 
 pytestmark = needs("nats-server")
@@ -109,16 +109,7 @@ def test_messages_have_their_attributes_and_the_rest_is_the_backlog(setting: Set
 def test_batch_is_limited_in_bytes_but_a_single_larger_message_comes_alone(
     setting: Setting,
 ) -> None:
-    large, small = b"x" * 10_000_000, b"y" * 3_000_000
-    setting.put(small, small, small)
-    setting.put(large, b"last")
-    source, found = setting.opened(), list[list[bytes | None]]()
-    while sum(map(len, found)) < 5:
-        found.append(values(source.read(1000, 1)))
-    source.close()
-    assert [one for batch in found for one in batch] == [small] * 3 + [large, b"last"]
-    for batch in found:
-        assert len(batch) <= 1 or sum(len(one or b"") for one in batch) <= BATCH_BYTES_MAX
+    require_bounded_batches(setting)
 
 
 def test_large_message_that_arrives_while_the_source_waits_is_read(setting: Setting) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -18,9 +17,10 @@ from ha_engine.errors import SinkRefused, SinkUnavailable
 from ha_engine.plugins import OutputBatch, SinkPlace
 from ha_engine.testing import SinkContract
 from ha_engine.testing.sink_contract import SCHEMA
-from tests.connectors.deliveries import batch_of, deliver_with_kills, rows
+from tests.connectors.deliveries import batch_of, deliver_at_once, deliver_with_kills, rows
 from tests.connectors.rabbitmq_broker import RabbitBroker
 from tests.connectors.server import free_port
+from tests.connectors.settings import OfSetting
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -58,16 +58,8 @@ def setting(rabbit: RabbitBroker) -> Setting:
     return Setting(rabbit)
 
 
-class TestContract(SinkContract):
+class TestContract(OfSetting, SinkContract):
     kind = RabbitSink
-    setting: Setting
-
-    @pytest.fixture(autouse=True)
-    def _use(self, setting: Setting) -> None:
-        self.setting = setting
-
-    def options(self) -> dict[str, Any]:
-        return self.setting.options()
 
     def delivered(self) -> list[dict[str, Any]]:
         return [json.loads(value) for value in self.setting.found()]
@@ -266,19 +258,7 @@ def test_delivery_ends_in_time_while_the_broker_hangs(setting: Setting) -> None:
 def test_two_actives_at_once_lose_nothing(setting: Setting) -> None:
     """The former active, which is not aware of the next one, delivers the same batches."""
 
-    def deliver(sink: RabbitSink) -> None:
-        for number in range(1, 9):
-            sink.deliver(batch_of(number, rows(number, 30)))
-
-    sinks = [setting.made(), setting.made()]
-    threads = [threading.Thread(target=deliver, args=(sink,)) for sink in sinks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for sink in sinks:
-        sink.close()
-    expected = [row for number in range(1, 9) for row in rows(number, 30)]
+    expected = deliver_at_once([setting.made(), setting.made()])
     assert list(dict.fromkeys(setting.found())) == expected
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from ha_engine.connectors.rabbitmq.connection import Connection
 from ha_engine.connectors.rabbitmq.source import RabbitSource
-from ha_engine.connectors.streams import BATCH_BYTES_MAX
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Messages, SourceBatch, SourcePlace
 from ha_engine.testing import QueueSourceContract, SourceContract
@@ -21,6 +20,7 @@ from ha_engine.testing.sink_contract import SCHEMA, refusal_of
 from tests.connectors.deliveries import numbered, rest, values
 from tests.connectors.rabbitmq_broker import RabbitBroker
 from tests.connectors.server import free_port
+from tests.connectors.settings import require_bounded_batches
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -175,16 +175,7 @@ def test_messages_have_their_attributes(any_kind: Setting) -> None:
 def test_batch_is_limited_in_bytes_but_a_single_larger_message_comes_alone(
     any_kind: Setting,
 ) -> None:
-    large, small = b"x" * 10_000_000, b"y" * 3_000_000
-    any_kind.put(small, small, small)
-    any_kind.put(large, b"last")
-    source, found = any_kind.opened(), list[list[bytes | None]]()
-    while sum(map(len, found)) < 5:
-        found.append(values(source.read(1000, 1)))
-    source.close()
-    assert [one for batch in found for one in batch] == [small] * 3 + [large, b"last"]
-    for batch in found:
-        assert len(batch) <= 1 or sum(len(one or b"") for one in batch) <= BATCH_BYTES_MAX
+    require_bounded_batches(any_kind)
 
 
 def test_call_of_a_closed_channel_is_unavailable(stream: Setting) -> None:

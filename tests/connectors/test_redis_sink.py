@@ -20,6 +20,7 @@ from tests.connectors.deliveries import batch_of, deliver_at_once, deliver_with_
 from tests.connectors.proxy import Proxy
 from tests.connectors.redis_broker import RedisBroker, running_broker
 from tests.connectors.server import free_port
+from tests.connectors.settings import OfSetting
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -65,16 +66,8 @@ def own() -> Iterator[Setting]:
         yield Setting(broker)
 
 
-class TestContract(SinkContract):
+class TestContract(OfSetting, SinkContract):
     kind = RedisSink
-    setting: Setting
-
-    @pytest.fixture(autouse=True)
-    def _use(self, setting: Setting) -> None:
-        self.setting = setting
-
-    def options(self) -> dict[str, Any]:
-        return self.setting.options()
 
     def delivered(self) -> list[dict[str, Any]]:
         return [json.loads(value) for value in self.setting.found()]

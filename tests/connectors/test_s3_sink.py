@@ -27,6 +27,7 @@ from tests.connectors.deliveries import deliver_at_once, deliver_with_kills
 from tests.connectors.proxy import Proxy
 from tests.connectors.s3_broker import BUCKET, S3Broker, gateway, new_folder, running_broker
 from tests.connectors.server import free_port
+from tests.connectors.settings import OfSetting
 from tests.connectors.stubborn import answering
 from tests.waiting import wait_until
 
@@ -89,16 +90,8 @@ def directory(tmp_path: Path) -> Directory:
     return Directory(tmp_path)
 
 
-class TestContract(SinkContract):
+class TestContract(OfSetting, SinkContract):
     kind = S3Sink
-    setting: Setting
-
-    @pytest.fixture(autouse=True)
-    def _use(self, setting: Setting) -> None:
-        self.setting = setting
-
-    def options(self) -> dict[str, Any]:
-        return self.setting.options()
 
     def delivered(self) -> list[dict[str, Any]]:
         return self.setting.rows()

@@ -21,7 +21,6 @@ from ha_engine.connectors.s3 import reader
 from ha_engine.connectors.s3.ledger import ENTRIES_MAX
 from ha_engine.connectors.s3.source import S3Source
 from ha_engine.connectors.s3.store import ObjectMeta, Store
-from ha_engine.connectors.streams import BATCH_BYTES_MAX
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Messages, SourceBatch, SourcePlace
 from ha_engine.testing import SourceContract
@@ -37,6 +36,7 @@ from tests.connectors.s3_broker import (
     running_broker,
 )
 from tests.connectors.server import free_port, running
+from tests.connectors.settings import require_bounded_batches
 from tests.connectors.stubborn import answering
 from tests.programs import needs
 
@@ -242,16 +242,7 @@ def test_damaged_rest_of_a_compressed_object_is_a_dead_letter(setting: Setting) 
 def test_batch_is_limited_in_bytes_but_a_single_larger_message_comes_alone(
     setting: Setting,
 ) -> None:
-    large, small = b"x" * 10_000_000, b"y" * 3_000_000
-    setting.put(small, small, small)
-    setting.put(large, b"last")
-    source, found = setting.opened(), list[list[bytes | None]]()
-    while sum(map(len, found)) < 5:
-        found.append(values(source.read(1000, 60)))
-    source.close()
-    assert [one for batch in found for one in batch] == [small] * 3 + [large, b"last"]
-    for batch in found:
-        assert len(batch) <= 1 or sum(len(one or b"") for one in batch) <= BATCH_BYTES_MAX
+    require_bounded_batches(setting)
 
 
 @pytest.mark.parametrize("message", ["line", "object"])

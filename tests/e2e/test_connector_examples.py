@@ -132,8 +132,10 @@ def mqtt() -> Iterator[Place]:
 
 @contextmanager
 def nats() -> Iterator[Place]:
-    with nats_broker.running_broker() as broker:
-        client = nats_broker.NatsClient(broker.url)
+    with (
+        nats_broker.running_broker() as broker,
+        closing(nats_broker.NatsClient(broker.url)) as client,
+    ):
         client.create("ORDERS", "orders.*")
         client.create("LARGE_ORDERS", "large_orders.*")
         yield Place(
@@ -141,7 +143,6 @@ def nats() -> Iterator[Place]:
             lambda order: client.put("orders.web", json.dumps(order).encode()),
             lambda: [json.loads(found.data) for found in client.stored("LARGE_ORDERS")],
         )
-        client.close()
 
 
 @contextmanager

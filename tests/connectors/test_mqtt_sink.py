@@ -24,7 +24,7 @@ from tests.connectors.server import running
 from tests.programs import needs
 from tests.waiting import wait_until
 
-pytestmark = needs("mosquitto")
+pytestmark = [needs("mosquitto"), pytest.mark.rotates("file")]
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from tests.programs import needs
 from tests.sync.authority import Authority
 from tests.waiting import wait_until
 
-pytestmark = needs("mosquitto")
+pytestmark = [needs("mosquitto"), pytest.mark.rotates("file")]
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,8 @@ from tests.connectors.settings import require_bounded_batches
 from tests.connectors.stubborn import answering
 from tests.programs import needs
 
+pytestmark = pytest.mark.rotates("file")
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[S3Broker]:

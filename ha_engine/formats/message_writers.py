@@ -15,6 +15,7 @@ from ha_engine.errors import ConfigError, SinkRefused
 from ha_engine.formats.avro import record_in
 from ha_engine.formats.avro_schema import Record, parsed_record
 from ha_engine.formats.avro_writer import RowWriter, without_nulls
+from ha_engine.formats.json_lines import json_rows
 from ha_engine.formats.json_rows import BadRow
 from ha_engine.formats.messages import (
     ArrowOptions,
@@ -97,7 +98,7 @@ class JsonWriter:
         require_form(schema)
 
     def values(self, rows: pa.Table) -> list[bytes]:
-        return [json_text(row).encode() for row in rows_of(rows)]
+        return [row.encode() for row in json_rows(rows)]
 
 
 class NdjsonWriter:
@@ -109,7 +110,7 @@ class NdjsonWriter:
         require_form(schema)
 
     def values(self, rows: pa.Table) -> list[bytes]:
-        lines = [f"{json_text(row)}\n".encode() for row in rows_of(rows)]
+        lines = [f"{row}\n".encode() for row in json_rows(rows)]
         size = self.rows_per_message
         return [b"".join(lines[at : at + size]) for at in range(0, len(lines), size)]
 

@@ -45,6 +45,21 @@ def json_text(value: Any) -> str:
         return _strict(_named(value))
 
 
+def flat_texts(values: list[Any]) -> list[str]:
+    """Write each of ``values`` as ``json_text`` does; none is a list or an object.
+
+    Raises TypeError for a value without a form in JSON.
+    """
+    if not values:
+        return []
+    # The text of a value has no line feed, since JSON escapes it in texts.
+    try:
+        texts = _LINES.encode(values)
+    except ValueError:
+        texts = _LINES.encode(_named(values))
+    return texts[1:-1].split("\n")
+
+
 def require_form(schema: pa.Schema) -> None:
     """Raise SinkRefused for a column whose type has no form in JSON."""
     for field in schema:
@@ -78,9 +93,7 @@ def _strict(value: Any) -> str:
 
     Raises ValueError for NaN and the infinities, and TypeError for a type without a form in JSON.
     """
-    return json.dumps(
-        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_form
-    )
+    return _STRICT.encode(value)
 
 
 def _form(value: Any) -> str:
@@ -97,6 +110,15 @@ def _form(value: Any) -> str:
             return base64.b64encode(value).decode()
         case _:
             raise TypeError(f"{type(value).__name__} is not supported")
+
+
+_STRICT = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_form
+)
+_LINES = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=("\n", ":"), default=_form
+)
+"""Writes each element of a list on a line."""
 
 
 def _named(value: Any) -> Any:

@@ -6,7 +6,7 @@ formats ``arrow`` and ``raw`` have no reader, since their values become columns 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -41,8 +41,8 @@ def type_of_attribute(attributes: Mapping[str, pa.DataType], name: str) -> pa.Da
 class MessageReader(Protocol):
     """Turns messages into JSON rows."""
 
-    def rows(self, message: bytes) -> Iterator[bytes | BadRow]:
-        """Yield the rows of ``message``, and a BadRow for each part that is no row.
+    def rows(self, message: bytes) -> Iterable[bytes | BadRow]:
+        """The rows of ``message``, and a BadRow for each part that is no row.
 
         Raises BadRow if the whole message is no row. Raises SourceUnavailable and SourceRefused if
         the schema of the message cannot be read.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ha_engine.errors import ConfigError
 from ha_engine.formats.csv_rows import CsvColumn, CsvRows, whole_rows
@@ -17,24 +17,24 @@ _BLANK = b" \t\r\n"
 class JsonMessages:
     """Messages of JSON."""
 
-    def rows(self, message: bytes) -> Iterator[bytes]:
-        """Yield the object that ``message`` is, or each object of its array. Raises BadRow."""
+    def rows(self, message: bytes) -> Iterable[bytes]:
+        """The object that ``message`` is, or each object of its array. Raises BadRow."""
+        if message.startswith(b"{") and message.endswith(b"}") and b"\n" not in message:
+            return (message,)  # the decoder of lines says whether it is one object
         try:
-            found = list(objects_of(message.decode()))
+            return [row.encode() for row in objects_of(message.decode())]
         except UnicodeDecodeError as error:
             raise BadRow(f"byte {error.start} of the message is not UTF-8") from None
         except json.JSONDecodeError as error:
             raise BadRow(f"{error.msg} at line {error.lineno} column {error.colno}") from None
         except RecursionError:
             raise BadRow("the message is nested too deep") from None
-        for row in found:
-            yield row.encode()
 
 
 class NdjsonMessages:
     """Messages of JSON objects, one on each line."""
 
-    def rows(self, message: bytes) -> Iterator[bytes]:
+    def rows(self, message: bytes) -> Iterable[bytes]:
         """Yield the lines of ``message`` that are not blank."""
         yield from filter(None, (line.strip(_BLANK) for line in message.split(b"\n")))
 
@@ -60,7 +60,7 @@ class CsvMessages:
             except BadRow as bad:
                 raise ConfigError(f"format.columns: {bad}") from None
 
-    def rows(self, message: bytes) -> Iterator[bytes | BadRow]:
+    def rows(self, message: bytes) -> Iterable[bytes | BadRow]:
         """Yield the rows of ``message``, and a BadRow for each bad one. Raises BadRow."""
         lines = lines_of(io.BytesIO(message))
         header = self._header

@@ -69,13 +69,13 @@ def test_value_of_json_is_not_changed() -> None:
     assert list(opened("json").rows(number)) == [number]
 
 
-@pytest.mark.parametrize("message", [b"", b"1", b"null", b'{"id": 1', b"[1]", b'{"id": 1} {}'])
+@pytest.mark.parametrize("message", [b"", b"1", b"null", b'{"id": 1', b"[1]", b'[{"id": 1}] {}'])
 def test_message_that_is_no_json_object_is_refused(message: bytes) -> None:
     assert "at line 1 column" in refusal(opened("json"), message)
 
 
 def test_json_that_is_not_utf8_or_too_deep_is_refused() -> None:
-    assert refusal(opened("json"), b'{"text": "\xff"}') == "byte 10 of the message is not UTF-8"
+    assert refusal(opened("json"), b'[{"text": "\xff"}]') == "byte 11 of the message is not UTF-8"
     assert refusal(opened("json"), b'{"a":' * 200_000) == "the message is nested too deep"
 
 

@@ -87,6 +87,26 @@ def test_message_or_row_that_is_no_event_is_a_dead_letter_with_its_place() -> No
     assert found.dead_letters[0].raw == b"{"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"id": 1} {"id": 2}',
+        b'{"id": 1}{"id": 2}',
+        b'{"id": 1},{"id": 2}',
+        b'{"id": 1}}',
+        b'{"text": "}',
+        b'{"text": "\xff"}',
+    ],
+)
+def test_message_that_is_not_one_object_spoils_no_other_message(message: bytes) -> None:
+    found = validated(decoder(), [b'{"id": 3}', message, b'{"text": "", "id": 4}', message])
+    assert found.events.column("id").to_pylist() == [3, 4]
+    assert [(one.place, one.raw) for one in found.dead_letters] == [
+        ("orders/0/1", message),
+        ("orders/0/3", message),
+    ]
+
+
 def test_bad_row_of_csv_is_a_dead_letter() -> None:
     found = validated(decoder("csv"), [b"id,text\n1,a\n2\nx,b\n3,c\n"])
     assert found.events.column("id").to_pylist() == [1, 3]

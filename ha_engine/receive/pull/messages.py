@@ -7,7 +7,7 @@ spoils only itself and never stops its source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -304,7 +304,7 @@ class MessageDecoder:
         return type_of_attribute(self._attributes, attribute)
 
 
-def _rows_of(reader: MessageReader, value: bytes | None) -> Iterator[bytes | BadRow]:
+def _rows_of(reader: MessageReader, value: bytes | None) -> Iterable[bytes | BadRow]:
     if value is None:
         raise BadRow(NO_VALUE)
     return reader.rows(value)

@@ -266,7 +266,7 @@ class Kafka(Exchange):
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
         ends, values = 0, list[bytes]()
         while ends < count:
-            for found in consumer.consume(10_000, timeout=PUT_SECONDS):
+            for found in consumer.consume(10_000, timeout=LOOK_SECONDS):
                 if (error := found.error()) is None:
                     values.append(found.value())
                 elif error.code() == KafkaError._PARTITION_EOF:
@@ -375,6 +375,7 @@ def _s3(stack: ExitStack) -> S3:
 
 
 PUT_SECONDS = 30.0
+LOOK_SECONDS = 0.2
 _Opened = Callable[[ExitStack], Exchange]
 KINDS: dict[str, _Opened] = {
     "kafka": lambda stack: Kafka(stack.enter_context(kafka_broker.mortal_kafka())),

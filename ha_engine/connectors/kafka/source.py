@@ -431,8 +431,6 @@ class KafkaSource:
         text = self._positions.text
         self._returned, self._returned_at = text, time.monotonic()
         letters, self._lost = tuple(self._lost), []
-        places = [(message.partition(), message.offset()) for message in rows]
-        topic = self._options.topic
         return SourceBatch(
             text,
             Messages(
@@ -440,7 +438,7 @@ class KafkaSource:
                 {name: self._attribute(name, rows) for name in self._place.attributes},
             ),
             letters,
-            lambda row: "{}, partition {}, offset {}".format(topic, *places[row]),
+            lambda row: _place(rows[row]),
             self._waiting(rows),
         )
 
@@ -484,6 +482,10 @@ class KafkaSource:
                 return None
             events += max(0, high - at)
         return events
+
+
+def _place(message: Any) -> str:
+    return f"{message.topic()}, partition {message.partition()}, offset {message.offset()}"
 
 
 def _timestamp(message: Any) -> datetime | None:

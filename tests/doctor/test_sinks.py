@@ -86,3 +86,14 @@ def test_database_of_a_sink_that_does_not_answer_is_named(
     found = finding(tmp_path, database_url, away)
     assert found.state is State.FAILED
     assert "sink table of query late cannot be checked: " in found.text
+
+
+def test_ledger_of_a_plug_in_is_checked_only_if_the_node_keeps_it(tmp_path: Path) -> None:
+    away = config_in(tmp_path, "postgresql://nobody@127.0.0.1:1/reports")
+    head, _, _ = APPLICATION.partition("      - ")
+    kafka = "{name: topic, type: kafka, brokers: ['127.0.0.1:1'], topic: late, format: json}"
+    files = "{name: copies, type: files, directory: /var/tmp}"
+    Path(away.application).write_text(f"{head.format()}      - {kafka}\n")
+    assert sinks.writable(away).state is State.OK
+    Path(away.application).write_text(f"{head.format()}      - {kafka}\n      - {files}\n")
+    assert sinks.writable(away).text.startswith("sink copies of query late cannot be checked: ")

@@ -70,9 +70,6 @@ class _Rows:
         self.row.append(row)
         self.size += len(line)
 
-    def __len__(self) -> int:
-        return len(self.lines) + len(self.bad)
-
 
 class _Attributes(NamedTuple):
     """The columns of attributes for the good messages, the row of each message in them, and the bad
@@ -180,15 +177,16 @@ class MessageDecoder:
         return _Decoded(joined(parts, self._decoder.schema), origins, sorted(rows.bad + bad))
 
     def _split(self, reader: MessageReader, value: bytes | None, number: int, rows: _Rows) -> None:
-        before = len(rows)
+        count = 0
         try:
-            for at, row in enumerate(_rows_of(reader, value)):
+            for row in _rows_of(reader, value):
                 if isinstance(row, BadRow):
-                    rows.bad.append(_Bad(number, at, str(row), row.raw))
+                    rows.bad.append(_Bad(number, count, str(row), row.raw))
                 else:
-                    rows.add(row, number, at)
-                self._require_room(len(rows), rows.size)
-            if len(rows) == before:
+                    rows.add(row, number, count)
+                count += 1
+                self._require_room(len(rows.lines) + len(rows.bad), rows.size)
+            if not count:
                 raise BadRow(NO_ROW)
         except BadRow as bad:
             rows.bad.append(_Bad(number, 0, str(bad), bad.raw or value or b""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +41,7 @@ def _default(
     keep: Keep = None,
 ) -> None:
     """Without a command: all of them, for an hour and a half, and a picture."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # the nodes end with it
     if context.invoked_subcommand is not None:
         return
     runs = Runs(console, keep)
@@ -193,6 +196,12 @@ def connectors(
 ) -> None:
     """Rows a second and the way of one row of each connector, against HTTP and PostgreSQL."""
     _finish(Runs(console, keep).connectors(kind or list(KINDS), rows, rounds))
+
+
+@app.command()
+def kafka(rounds: Rounds = 5, rows: int = 1_000_000, keep: Keep = None) -> None:
+    """Rows a second of one node from Kafka to Kafka, against a plain job with Spark's connector."""
+    _finish(Runs(console, keep).kafka(rounds, rows))
 
 
 @app.command()

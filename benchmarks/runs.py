@@ -12,7 +12,18 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import batches, connectors, failover, footprint, lines, nice, price, receive, sizes
+from benchmarks import (
+    batches,
+    connectors,
+    failover,
+    footprint,
+    kafka,
+    lines,
+    nice,
+    price,
+    receive,
+    sizes,
+)
 from benchmarks.database import Database
 from benchmarks.engine_side import NO_EMPTY_BATCHES, EngineSide, Sections, engine_side, pair_side
 from benchmarks.idle import measure_idle
@@ -157,6 +168,12 @@ class Runs:
             with self._place(f"connectors-{kind}") as (directory, db):
                 where = directory / "engine"
                 connectors.measure(kind, rows, rounds, where, db, result, self._console)
+        return result
+
+    def kafka(self, rounds: int, rows: int) -> Result:
+        result = Result("kafka")
+        with self._place("kafka") as (directory, db):
+            kafka.measure(rows, rounds, directory, db, result, self._console)
         return result
 
     def receive(self, seconds: float, rounds: int) -> Result:

@@ -20,15 +20,16 @@ import pytest
 
 REPOSITORY = os.environ.get("MAVEN_REPOSITORY", "https://repo.maven.apache.org/maven2")
 _CACHE = Path(os.environ.get("HA_ENGINE_TEST_CACHE", "~/.cache/ha-engine-tests")).expanduser()
-_PINS = (Path(__file__).parent / "kafka_jars.txt").read_text().splitlines()
+BROKER = Path(__file__).parent / "kafka_jars.txt"
+"""The pinned jars of a broker. A benchmark has a list of its own."""
 _FIRST_METADATA = "bootstrap.checkpoint"
 _SECONDS = 120
 
 
-def _jars() -> dict[str, tuple[Path, str]]:
+def _jars(pins: Path) -> dict[str, tuple[Path, str]]:
     """The file and the digest of each jar, by its path in a repository."""
     found = dict[str, tuple[Path, str]]()
-    for line in _PINS:
+    for line in pins.read_text().splitlines():
         name, digest = line.split()
         group, artifact, version = name.split(":")
         jar = f"{artifact}-{version}.jar"
@@ -37,14 +38,14 @@ def _jars() -> dict[str, tuple[Path, str]]:
     return found
 
 
-def classpath() -> str:
-    """The jars of a broker, for Java."""
-    return ":".join(str(file) for file, _ in _jars().values())
+def classpath(pins: Path = BROKER) -> str:
+    """The jars, for Java."""
+    return ":".join(str(file) for file, _ in _jars(pins).values())
 
 
 def first_metadata() -> Path:
     """The file with the first metadata of a cluster, for the first start of its brokers."""
-    digest = hashlib.sha256("\n".join(_PINS).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(BROKER.read_bytes()).hexdigest()[:12]
     return _CACHE / "kafka" / digest / _FIRST_METADATA
 
 
@@ -54,13 +55,11 @@ def needs_kafka() -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason="needs the jars of Kafka; make kafka")
 
 
-def fetch() -> None:
-    """Fetch the jars that are missing, and make the first metadata."""
-    for path, (file, digest) in _jars().items():
+def fetch(pins: Path = BROKER) -> None:
+    """Fetch the jars that are missing."""
+    for path, (file, digest) in _jars(pins).items():
         if not file.exists():
             _fetch(f"{REPOSITORY.rstrip('/')}/{path}", file, digest)
-    if not first_metadata().exists():
-        _make_first_metadata()
 
 
 def _fetch(url: str, file: Path, digest: str) -> None:
@@ -69,7 +68,7 @@ def _fetch(url: str, file: Path, digest: str) -> None:
     with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
         content = answer.read()
     if hashlib.sha256(content).hexdigest() != digest:
-        sys.exit(f"{url} has another digest than kafka_jars.txt; it is not used")
+        sys.exit(f"{url} has another digest than the pinned one; it is not used")
     _put(file, content)
 
 
@@ -101,3 +100,5 @@ def _put(file: Path, content: bytes) -> None:
 
 if __name__ == "__main__":
     fetch()
+    if not first_metadata().exists():
+        _make_first_metadata()

@@ -12,12 +12,12 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.connectors.proxy import Proxy
 from tests.connectors.server import Server, free_port, running
 
 BUCKET = "events"
@@ -94,57 +94,15 @@ def new_folder() -> str:
     return f"f{random.randrange(1 << 40)}/orders"
 
 
-class Gateway:
-    """Forwards connections to a server, until it is killed."""
+class Gateway(Proxy):
+    """A server of S3 that keeps its data when it is killed."""
 
     def __init__(self, target: int) -> None:
-        self._target, self.port = target, free_port()
-        self._lock, self._sockets = threading.Lock(), list[socket.socket]()
-        self._listener: socket.socket | None = None
-        self.start()
+        super().__init__(target, listen=free_port())
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        with self._lock:
-            if self._listener is None:
-                self._listener = socket.create_server(("127.0.0.1", self.port))
-                accept = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
-                accept.start()
-
-    def kill(self) -> None:
-        """Break all connections at once, and accept no other."""
-        with self._lock:
-            listener, self._listener = self._listener, None
-            ending, self._sockets = self._sockets, []
-        for one in [listener, *ending]:
-            if one is not None:
-                with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-                one.close()
-
-    def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                with self._lock:
-                    if self._listener is not listener:
-                        client.close()
-                        server.close()
-                        return
-                    self._sockets += [client, server]
-                for ends in ((client, server), (server, client)):
-                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
-
-    @staticmethod
-    def _pump(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
 
 
 @contextlib.contextmanager
@@ -153,4 +111,4 @@ def gateway(broker: S3Broker) -> Iterator[Gateway]:
     try:
         yield found
     finally:
-        found.kill()
+        found.close()

@@ -129,7 +129,7 @@ def _named(value: Any) -> Any:
         case float() if math.isinf(value):
             return "Infinity" if value > 0 else "-Infinity"
         case dict():
-            return {key: _named(part) for key, part in value.items()}
+            return {_named(key): _named(part) for key, part in value.items()}
         case list():
             return [_named(part) for part in value]
         case _:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from google_crc32c import extend
 
 from ha_engine.errors import DiskFailed, OutboxDamaged
-from ha_engine.outbox.canonical import canonical_columns
+from ha_engine.outbox.canonical import canonical_columns, in_one_form
 from ha_engine.system.files import CREATE, OS_FILES, Files
 
 DIGEST_BYTES = 16
@@ -132,8 +132,10 @@ def digest_of_table(table: pa.Table) -> str:
     return hasher.hexdigest()
 
 
-def in_canonical_order(table: pa.Table) -> pa.Table:
-    """Sort the rows in an order that is the same on every node, whatever order Spark produced."""
+def in_canonical_form(table: pa.Table) -> pa.Table:
+    """Sort the rows, and write each value in one form. Tables with equal digests become the same
+    rows in the same order."""
+    table = in_one_form(table)
     columns = canonical_columns(table)
     if not columns.num_columns:
         return table

@@ -1,10 +1,13 @@
 """Write each value in one canonical form, so that equal rows have equal bytes and can be sorted.
 
-A column with nulls gets a column of validity before it, and each null becomes the zero of its type.
-In columns of floating-point numbers, -0.0 becomes 0.0, and every NaN becomes the same NaN. A struct
-becomes its validity and one column for each field. Lists and maps become bytes by ``encoded``,
-which sorts the entries of a map by key. Values of other types do not change, or become the integer
-that stores them.
+``in_one_form`` keeps the types of the columns, for sinks. ``canonical_columns`` changes them, for
+the digest and the order of rows. In both, -0.0 becomes 0.0, every NaN becomes the same NaN, and the
+entries of a map are sorted.
+
+In ``canonical_columns``, a column with nulls gets a column of validity before it, and each null
+becomes the zero of its type. A struct becomes its validity and one column for each field. Lists and
+maps become bytes by ``encoded``. Values of other types do not change, or become the integer that
+stores them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import struct
 from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -52,7 +56,7 @@ def _plain(column: pa.Array) -> pa.Array:
     """Convert a column to a type that Arrow can sort, and replace its nulls."""
     kind = column.type
     if pa.types.is_floating(kind):
-        return _one_zero_one_nan(column)
+        return pc.fill_null(_one_zero_one_nan(column), 0.0)
     if pa.types.is_boolean(kind):
         return pc.fill_null(pc.cast(column, pa.uint8()), 0)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -70,13 +74,62 @@ def _plain(column: pa.Array) -> pa.Array:
 
 def _one_zero_one_nan(column: pa.Array) -> pa.Array:
     wide = pc.add(pc.cast(column, pa.float64()), 0.0)
-    one_nan = pc.if_else(pc.is_nan(wide), pa.scalar(math.nan, pa.float64()), wide)
-    return pc.fill_null(one_nan, 0.0)
+    return pc.if_else(pc.is_nan(wide), pa.scalar(math.nan, pa.float64()), wide)
 
 
 def _as_integer(column: pa.Array) -> pa.Array:
     narrow = pa.int32() if column.type.bit_width == 32 else _INT64
     return pc.cast(column.view(narrow), _INT64)
+
+
+# -- values in their own types ---------------------------------------------------------------------
+
+
+def in_one_form(table: pa.Table) -> pa.Table:
+    """Replace each value by the one of its equals that is the same on every node.
+
+    The digest takes two values as equal that differ in bytes. A sink shows the bytes.
+    """
+    for index, field in enumerate(table.schema):
+        if _has_equals(field.type):
+            found = _in_one_form(_single(table.column(index)))
+            table = table.set_column(index, field, found)
+    return table
+
+
+def _has_equals(kind: pa.DataType) -> bool:
+    """Whether values of ``kind`` may be equal and differ in bytes."""
+    return bool(pa.types.is_floating(kind) or pa.types.is_map(kind)) or any(
+        _has_equals(kind.field(index).type) for index in range(kind.num_fields)
+    )
+
+
+def _in_one_form(column: pa.Array) -> pa.Array:
+    """``column`` is no slice, so its children have no other values than its own."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return pc.cast(_one_zero_one_nan(column), kind)
+    if not _has_equals(kind):
+        return column
+    if pa.types.is_struct(kind):
+        children = [_in_one_form(column.field(index)) for index in range(kind.num_fields)]
+    elif pa.types.is_map(kind):
+        children = [_sorted_entries(column)]
+    else:
+        children = [_in_one_form(column.values)]
+    buffers = column.buffers()[: 1 if pa.types.is_struct(kind) else 2]
+    return pa.Array.from_buffers(kind, len(column), buffers, column.null_count, children=children)
+
+
+def _sorted_entries(column: pa.MapArray) -> pa.StructArray:
+    """The entries of all maps of ``column``, sorted within each map."""
+    kind, ends = column.type, column.offsets.to_pylist()
+    keys, items = _in_one_form(column.keys), _in_one_form(column.items)
+    owners = [row for row, (a, b) in enumerate(pairwise(ends)) for _ in range(a, b)]
+    compared = canonical_columns(pa.table([owners, keys, items], names=["owner", "key", "item"]))
+    order = pc.sort_indices(compared, [(name, "ascending") for name in compared.column_names])
+    fields = [kind.key_field, kind.item_field]
+    return pa.StructArray.from_arrays([keys.take(order), items.take(order)], fields=fields)
 
 
 # -- values inside lists and maps ------------------------------------------------------------------

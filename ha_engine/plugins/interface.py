@@ -56,10 +56,11 @@ class OutputBatch:
     """The output of one batch of a query: complete, durable, and equal on every node.
 
     ``key`` is the same in each delivery of a batch, whichever node delivers it. A destination that
-    remembers keys can ignore a repeated delivery. ``read()`` returns the rows, in the same order on
-    every node. ``remaining_seconds()`` returns how long the delivery may still take; a renewal of
-    the lease can raise the value. ``messages()`` returns the rows as messages, in the same order,
-    for a sink with ``attributes``.
+    remembers keys can ignore a repeated delivery. ``read()`` returns the rows, with the same bytes
+    and in the same order on every node: -0.0 is 0.0, every NaN is the same NaN, and the entries of
+    a map are sorted. ``remaining_seconds()`` returns how long the delivery may still take; a
+    renewal of the lease can raise the value. ``messages()`` returns the rows as messages, in the
+    same order, for a sink with ``attributes``.
     """
 
     number: int

@@ -19,6 +19,7 @@ from ha_engine.errors import ConfigError, Fenced, SinkRefused
 from ha_engine.formats.csv_rows import CsvColumn
 from ha_engine.formats.message_writers import open_writer
 from ha_engine.formats.messages import MessageOptions, MessageReader, open_reader
+from ha_engine.outbox.batch_file import digest_of_table
 from ha_engine.plugins import Claim, Messages, OutputBatch, SinkPlace
 from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
 from ha_engine.publish.sinks.messages import MessageEncoder
@@ -63,6 +64,44 @@ def written(by: MessageEncoder, rows: pa.Table = ROWS) -> Messages:
 
 def read_back(by: MessageReader, messages: Messages) -> list[Any]:
     return [json.loads(row) for value in messages.values for row in by.rows(value or b"")]
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson", "csv", "arrow"])
+def test_rows_that_the_nodes_take_as_equal_are_the_same_messages(tmp_path: Path, form: str) -> None:
+    """The zeros and the order of a map may differ between the nodes, whose digests are equal."""
+    kinds = pa.schema([("x", pa.float64()), ("counts", pa.map_(pa.string(), pa.int64()))])
+    pairs = [("a", 1), ("b", 2)]
+    first = pa.table([[0.0, 1.0], [pairs, None]], schema=kinds)
+    second = pa.table([[1.0, -0.0], [None, pairs[::-1]]], schema=kinds)
+    assert digest_of_table(first) == digest_of_table(second)
+    found = [delivered(tmp_path / str(n), form, rows) for n, rows in enumerate((first, second))]
+    assert found[0] == found[1] != []
+
+
+def delivered(directory: Path, form: str, rows: pa.Table) -> list[bytes | None]:
+    """The values of the messages that a sink delivers for a batch with ``rows``."""
+    found = list[bytes | None]()
+
+    class Keeping(Book):
+        def deliver(self, batch: OutputBatch) -> None:
+            found.extend(batch.messages().values)
+
+    directory.mkdir()
+    letters = SinkDeadLetters(directory, QUERY, "book")
+    place = SinkPlace("default", QUERY, "book", letters.put_aside)
+    options = BookOptions(file=directory / "book.json")
+    sink = PluginSink("book", place, lambda: Keeping(options, place), None, letters, encoder(form))
+    sink.prepare(rows.schema)
+    sink.publish(1, batch_of(directory, rows), 1, soon())
+    return found
+
+
+def test_key_of_a_map_that_is_no_number_is_a_text_in_json() -> None:
+    """JSON lacks NaN and the infinities, also as keys."""
+    kind = pa.map_(pa.float64(), pa.float64())
+    rows = pa.table({"m": pa.array([[(float("nan"), float("inf")), (1.5, 2.0)]], kind)})
+    [value] = written(encoder(), rows).values
+    assert json.loads(value or b"") == {"m": {"NaN": "Infinity", "1.5": 2.0}}
 
 
 @pytest.mark.parametrize("form", ["json", "ndjson"])

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar, cast
 import pyarrow as pa
 
 from ha_engine.errors import Fenced, OutboxDamaged, SinkRefused, SinkUnavailable
-from ha_engine.outbox.batch_file import in_canonical_order, read_batch_file
+from ha_engine.outbox.batch_file import in_canonical_form, read_batch_file
 from ha_engine.outbox.outbox import OutboxBatch
 from ha_engine.plugins import Claim, LedgerSinkPlugin, OutputBatch, SinkPlace, SinkPlugin
 from ha_engine.plugins.calls import begin, description_of
@@ -115,7 +115,7 @@ class PluginSink:
 
     def _output(self, number: int, batch: OutboxBatch, deadline: Deadline) -> OutputBatch:
         def read() -> pa.Table:
-            return in_canonical_order(read_batch_file(batch.path))
+            return in_canonical_form(read_batch_file(batch.path))
 
         key = "/".join((self._place.group, self._place.query, self.name, str(number)))
         remaining, encoder = deadline.remaining_seconds, self._encoder

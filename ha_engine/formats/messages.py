@@ -38,6 +38,10 @@ def type_of_attribute(attributes: Mapping[str, pa.DataType], name: str) -> pa.Da
     return attributes[name]
 
 
+FILES = ("schema_file", "descriptor_file")
+"""The keys of a format whose files say what the bytes of a message mean."""
+
+
 class MessageReader(Protocol):
     """Turns messages into JSON rows."""
 

@@ -59,7 +59,7 @@ class SourceSpec:
 
     ``options`` are as in the application file, where a value may refer to a secret. ``messages``
     are the keys that say how the engine decodes the source's messages, or None if the source
-    decodes its rows itself.
+    decodes its rows itself. ``files`` are the digests of the files that ``messages`` names.
     """
 
     name: str
@@ -67,11 +67,12 @@ class SourceSpec:
     guarantee: str
     options: MappingProxyType[str, Any] = field(repr=False)
     messages: MappingProxyType[str, Any] | None = field(default=None, repr=False)
+    files: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
         options = [self.options] if self.messages is None else [self.options, self.messages]
-        return _digest(self.type, self.name, *map(_options_text, options))
+        return _digest(self.type, self.name, *map(_options_text, options), *self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class PluginSinkSpec:
 
     ``options`` are as in the application file, where a value may refer to a secret. ``messages``
     are the keys that say how the engine writes messages, or None if the sink writes rows.
+    ``files`` are the digests of the files that ``messages`` names.
     """
 
     name: str
@@ -154,6 +156,7 @@ class PluginSinkSpec:
     guarantee: str
     options: MappingProxyType[str, Any] = field(repr=False)
     messages: MappingProxyType[str, Any] | None = field(default=None, repr=False)
+    files: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -162,7 +165,7 @@ class PluginSinkSpec:
     @property
     def digest(self) -> str:
         options = [self.options] if self.messages is None else [self.options, self.messages]
-        return _digest(self.type, self.name, *map(_options_text, options))
+        return _digest(self.type, self.name, *map(_options_text, options), *self.files)
 
 
 def _options_text(options: Any) -> str:
@@ -270,7 +273,7 @@ def query_digest(
 
 
 def source_digest(source: bytes) -> str:
-    """The digest of a Python module's file."""
+    """The digest of a file of the application, such as a Python module."""
     return hashlib.blake2b(source, digest_size=16).hexdigest()
 
 

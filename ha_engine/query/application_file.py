@@ -86,7 +86,7 @@ def read_application(path: Path) -> StreamApplication:
         parsed = _Application.model_validate(_read_yaml(path))
         _refuse_twins("stream", parsed.streams)
         _refuse_twins("query", parsed.queries)
-        streams = {name: _stream(name, raw) for name, raw in parsed.streams.items()}
+        streams = {name: _stream(name, raw, path) for name, raw in parsed.streams.items()}
         queries = {name: _query(name, raw, streams, path) for name, raw in parsed.queries.items()}
     except ValidationError as error:
         raise ApplicationError(f"{path}: {sentence(found(error), _keys_at)}") from None
@@ -120,13 +120,13 @@ def _refuse_twins(what: str, names: Mapping[str, object]) -> None:
 # -- streams ---------------------------------------------------------------------------------------
 
 
-def _stream(name: str, raw: _Stream) -> StreamSpec:
+def _stream(name: str, raw: _Stream, path: Path) -> StreamSpec:
     columns = tuple(_column(name, column, text) for column, text in raw.columns.items())
     if len(set(raw.system_columns)) < len(raw.system_columns):
         raise ApplicationError(f"streams.{name}.system_columns names a column twice; remove one")
     watermark = _watermark(name, raw.watermark, columns, raw.system_columns)
     names = [column.name for column in columns]
-    sources = sources_of(f"streams.{name}", raw.sources, names)
+    sources = sources_of(f"streams.{name}", raw.sources, names, path.resolve().parent)
     return StreamSpec(name, columns, watermark, tuple(raw.system_columns), sources)
 
 
@@ -171,7 +171,7 @@ def _query(name: str, raw: _Query, streams: Mapping[str, StreamSpec], path: Path
         output_mode=mode,
         on_change=OnChange(raw.on_change) if raw.on_change else None,
         deterministic=raw.deterministic,
-        sinks=sinks_of(where, raw.sinks, mode),
+        sinks=sinks_of(where, raw.sinks, mode, path.resolve().parent),
     )
 
 

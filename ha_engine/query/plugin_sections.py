@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -13,6 +15,7 @@ from pydantic_core import ErrorDetails
 from ha_engine.config.load import is_reference
 from ha_engine.errors import ApplicationError
 from ha_engine.formats.messages import (
+    FILES,
     HEADER,
     HEADERS,
     VALUE,
@@ -20,7 +23,7 @@ from ha_engine.formats.messages import (
     type_of_attribute,
 )
 from ha_engine.plugins import SinkPlugin, SourcePlugin, attributes_of, source_kind
-from ha_engine.query.application import SourceSpec
+from ha_engine.query.application import SourceSpec, source_digest
 from ha_engine.query.file_words import Name, Section, found, keys_of, sentence
 
 Kind = TypeVar("Kind", SinkPlugin, SourcePlugin)
@@ -39,34 +42,39 @@ class PluginSection(Section):
 
 
 def sources_of(
-    where: str, raw: list[PluginSection], columns: Sequence[str]
+    where: str, raw: list[PluginSection], columns: Sequence[str], base: Path
 ) -> tuple[SourceSpec, ...]:
-    """Read the sources in the section of a stream with these columns. Raises ApplicationError."""
+    """Read the sources in the section of a stream with these columns. A relative path begins at the
+    directory ``base``. Raises ApplicationError."""
     names = [source.name.lower() for source in raw]
     if len(set(names)) < len(names):
         raise ApplicationError(
             f"{where}.sources: two sources have the same name; rename one, since the journal "
             "identifies a source by name"
         )
-    return tuple(_source(f"{where}.sources.{source.name}", source, columns) for source in raw)
+    return tuple(_source(f"{where}.sources.{source.name}", source, columns, base) for source in raw)
 
 
-def _source(where: str, raw: PluginSection, columns: Sequence[str]) -> SourceSpec:
-    read = read_section(where, raw, source_kind)
+def _source(where: str, raw: PluginSection, columns: Sequence[str], base: Path) -> SourceSpec:
+    read = read_section(where, raw, source_kind, base)
     _require_columns(where, read, columns)
     return SourceSpec(raw.name, raw.type, *read)
 
 
 class ReadSection(NamedTuple):
     """The guarantee of a kind, the plug-in's options, and the keys that say what a message is, or
-    None if the kind has rows instead of messages."""
+    None if the kind has rows instead of messages. ``files`` are the digests of the files that these
+    keys name."""
 
     guarantee: str
     options: MappingProxyType[str, Any]
     messages: MappingProxyType[str, Any] | None
+    files: tuple[str, ...] = ()
 
 
-def read_section(where: str, raw: PluginSection, find: Callable[[str], type[Kind]]) -> ReadSection:
+def read_section(
+    where: str, raw: PluginSection, find: Callable[[str], type[Kind]], base: Path
+) -> ReadSection:
     """Read a section of the kind that ``find`` returns. Raises ApplicationError."""
     kind, options = _kind(where, raw, find), dict(raw.model_extra or {})
     attributes = attributes_of(kind)
@@ -78,7 +86,21 @@ def read_section(where: str, raw: PluginSection, find: Callable[[str], type[Kind
     _check_options(where, MessageOptions, messages)
     _require_attributes(where, messages, attributes)
     _check_options(where, kind.Options, options, known_too=keys)
-    return ReadSection(kind.guarantee, MappingProxyType(options), MappingProxyType(messages))
+    files = _digests_of_files(messages["format"], base)
+    return ReadSection(kind.guarantee, MappingProxyType(options), MappingProxyType(messages), files)
+
+
+def _digests_of_files(form: Any, base: Path) -> tuple[str, ...]:
+    """The digests of the files that say what the bytes of a message mean. A file that cannot be
+    read has none, and stops a node when it opens the format."""
+    if not isinstance(form, dict):
+        return ()
+    digests = []
+    for key in FILES:
+        if isinstance(named := form.get(key), str):
+            with contextlib.suppress(OSError, ValueError):  # ValueError: a path with U+0000
+                digests.append(source_digest((base / named).read_bytes()))
+    return tuple(digests)
 
 
 def _require_attributes(

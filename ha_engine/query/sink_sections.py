@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
@@ -37,22 +38,25 @@ class PostgresSinkSection(Section):
     url: str | None = None
 
 
-def sinks_of(where: str, raw: list[PluginSection], mode: OutputMode) -> tuple[SinkSpec, ...]:
-    """Read the sinks in a query's section. Raises ApplicationError."""
+def sinks_of(
+    where: str, raw: list[PluginSection], mode: OutputMode, base: Path
+) -> tuple[SinkSpec, ...]:
+    """Read the sinks in a query's section. A relative path begins at the directory ``base``. Raises
+    ApplicationError."""
     names = [sink.name for sink in raw]
     if len(set(names)) < len(names):
         raise ApplicationError(
             f"{where}.sinks: two sinks have the same name; rename one, since the ledger "
             "identifies a sink by name"
         )
-    return tuple(_sink(f"{where}.sinks.{sink.name}", sink, mode) for sink in raw)
+    return tuple(_sink(f"{where}.sinks.{sink.name}", sink, mode, base) for sink in raw)
 
 
-def _sink(where: str, raw: PluginSection, mode: OutputMode) -> SinkSpec:
+def _sink(where: str, raw: PluginSection, mode: OutputMode, base: Path) -> SinkSpec:
     if raw.type == "postgres":
         options = raw.model_extra or {}
         return _postgres_sink(where, raw.name, _fitting(where, PostgresSinkSection, options), mode)
-    return PluginSinkSpec(raw.name, raw.type, *read_section(where, raw, sink_kind))
+    return PluginSinkSpec(raw.name, raw.type, *read_section(where, raw, sink_kind, base))
 
 
 def _fitting(where: str, model: type[M], options: dict[str, Any]) -> M:

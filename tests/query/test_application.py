@@ -100,6 +100,26 @@ def test_digest_of_a_function_query_covers_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "form", ["{type: avro, schema_file: f}", "{type: protobuf, descriptor_file: f, message: M}"]
+)
+def test_digest_covers_the_files_that_a_format_names(tmp_path: Path, form: str) -> None:
+    """Nodes with different files would write different bytes for the same rows."""
+    nats = f"type: nats, servers: [nats://n], stream: S, format: {form}"
+    source, sink = f"    sources: [{{name: s, {nats}}}]", f"      - {{name: m, {nats}, subject: s}}"
+    for text in (
+        GOOD.replace("    watermark:", f"{source}\n    watermark:", 1),
+        GOOD.replace("    sinks:\n", f"    sinks:\n{sink}\n", 1),
+    ):
+        assert text != GOOD
+        (tmp_path / "f").unlink(missing_ok=True)
+        digests = {load_application(write(tmp_path, text)).digest}
+        for content in (b"", b"one", b"two", b"one"):
+            (tmp_path / "f").write_bytes(content)
+            digests.add(load_application(write(tmp_path, text)).digest)
+        assert len(digests) == 4
+
+
+@pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
         ("watermark:", "watermerk:", "did you mean 'watermark'?"),

@@ -53,7 +53,7 @@ class RegisteredAvroMessages:
 
     def __init__(self, schemas: WriterSchemas) -> None:
         self._schemas = schemas
-        self._reads: dict[int, Read] = {}
+        self._reads: dict[int, Read | str] = {}  # a text says why a schema cannot be read
 
     def rows(self, message: bytes) -> Iterator[bytes]:
         """Yield the record of ``message`` as JSON. Raises BadRow, SourceUnavailable,
@@ -62,8 +62,18 @@ class RegisteredAvroMessages:
         if number not in self._reads:
             if len(self._reads) >= SCHEMAS_MAX:
                 self._reads.clear()
-            self._reads[number] = read_of(parsed_record(self._schemas.schema(number)))
-        yield _row(body, self._reads[number])
+            self._reads[number] = _read_or_reason(self._schemas.schema(number))
+        read = self._reads[number]
+        if isinstance(read, str):
+            raise BadRow(read)
+        yield _row(body, read)
+
+
+def _read_or_reason(schema: str) -> Read | str:
+    try:
+        return read_of(parsed_record(schema))
+    except BadRow as bad:
+        return str(bad)
 
 
 def _row(body: bytes, read: Read) -> bytes:

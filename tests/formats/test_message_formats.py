@@ -347,6 +347,8 @@ def registry(asked: list[str]) -> Starlette:
         match request.path_params["number"]:
             case 7:
                 return JSONResponse({"schema": json.dumps(ORDER)})
+            case 8:
+                return JSONResponse({"schema": json.dumps(ITSELF)})
             case 9:
                 return JSONResponse({"schema": json.dumps(ORDER), "references": [{"name": "a"}]})
             case 10:
@@ -372,9 +374,12 @@ def test_message_names_its_schema_which_is_read_once() -> None:
         assert rows(form, framed(7, avro(RECORD))) == [AS_JSON]
         assert asked == ["/schemas/ids/7"]
         for _ in range(3):
-            refusal(form, framed(8, avro(RECORD)))
-        assert asked[1:] == ["/schemas/ids/8"], "a missing schema is remembered for some seconds"
-        assert refusal(form, framed(8, avro(RECORD))).endswith(" has no schemas/ids/8")
+            refusal(form, framed(6, avro(RECORD)))
+        assert asked[1:] == ["/schemas/ids/6"], "a missing schema is remembered for some seconds"
+        assert refusal(form, framed(6, avro(RECORD))).endswith(" has no schemas/ids/6")
+        for _ in range(3):
+            assert "contains itself" in refusal(form, framed(8, avro(RECORD)))
+        assert asked[2:] == ["/schemas/ids/8"], "a schema that cannot be read is asked for once"
         assert "refers to other schemas" in refusal(form, framed(9, avro(RECORD)))
         wanted = "the message does not begin with the id of a registered schema"
         assert refusal(form, avro(RECORD)) == wanted

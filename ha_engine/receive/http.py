@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from ha_engine.errors import (
     Backpressure,
@@ -63,8 +63,8 @@ class HttpAnswer(NamedTuple):
 def routes(
     intake: Intake, body_max: int, body_within_seconds: float = BODY_WITHIN_SECONDS
 ) -> list[OperationRoute]:
-    """The routes ``GET /v1/streams/{stream}``, and ``POST`` to ``events``, ``cloudevents`` and
-    ``remote-write`` below it."""
+    """The routes ``GET /v1/streams/{stream}``, ``POST`` to ``events``, ``cloudevents`` and
+    ``remote-write`` below it, and ``OPTIONS`` of ``cloudevents``."""
     takes = intake, BodyLimit(body_max, "http.max_body"), body_within_seconds
     stream = "/v1/streams/{stream}"
     return [
@@ -74,6 +74,9 @@ def routes(
         ),
         OperationRoute(
             f"{stream}/remote-write", RemoteWriteEndpoint(*takes), operations.REMOTE_WRITE, "POST"
+        ),
+        OperationRoute(
+            f"{stream}/cloudevents", partial(_allow, intake), operations.ALLOW, "OPTIONS"
         ),
         OperationRoute(stream, partial(_show_stream, intake), operations.STREAM, "GET"),
     ]
@@ -214,6 +217,19 @@ async def _show_stream(intake: Intake, request: Request) -> JSONResponse:
     except UnknownStream as unknown:
         return JSONResponse({"error": str(unknown)}, 404)
     return JSONResponse({"name": name, "schema": [column._asdict() for column in columns]})
+
+
+async def _allow(intake: Intake, request: Request) -> Response:
+    """Agree that a sender of web hooks sends CloudEvents to the stream, at any rate. Such a sender
+    asks first, so that nobody makes it send to a host that expects no events."""
+    try:
+        intake.require_stream(request.path_params["stream"])
+    except UnknownStream as unknown:
+        return JSONResponse({"error": str(unknown)}, 404)
+    headers = {"Allow": "OPTIONS, POST"}
+    if origin := request.headers.get(operations.ORIGIN):
+        headers |= {"WebHook-Allowed-Origin": origin, "WebHook-Allowed-Rate": "*"}
+    return Response(headers=headers)
 
 
 def _once_each(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

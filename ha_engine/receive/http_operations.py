@@ -83,6 +83,9 @@ class StreamBody(TypedDict):
     schema: list[ColumnBody]
 
 
+ORIGIN = "WebHook-Request-Origin"
+"""The header by which a sender of web hooks asks whether it may send."""
+
 _Event = dict[str, Any]
 _Sequence = Annotated[int, Field(ge=0, le=SEQUENCE_MAX)]
 _ProducerId = Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")]
@@ -153,6 +156,24 @@ CLOUD_EVENTS = Operation(
         Mode.BATCH.value: list[_Event],
         Format.JSON.value: _Event | list[_Event],
     },
+    needs=Right.INGEST,
+)
+ALLOW = Operation(
+    "allow_cloudevents",
+    "Ask whether a sender of web hooks may send CloudEvents to the stream.",
+    {
+        200: Answer(
+            "The sender may send.",
+            None,
+            headers=[
+                Parameter("Allow", "header", "The methods of this path."),
+                Parameter("WebHook-Allowed-Origin", "header", "The sender that asked."),
+                Parameter("WebHook-Allowed-Rate", "header", "'*', which is any rate."),
+            ],
+        ),
+        404: _UNKNOWN,
+    },
+    [_STREAM, Parameter(ORIGIN, "header", "The host name of the sender that asks.")],
     needs=Right.INGEST,
 )
 REMOTE_WRITE = Operation(

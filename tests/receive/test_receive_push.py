@@ -143,6 +143,29 @@ async def test_the_ack_waits_for_the_commit(solo: Solo, client: httpx.AsyncClien
     assert [answer.status_code for answer in await sent] == [204, 204]
 
 
+# -- web hooks -------------------------------------------------------------------------------------
+
+
+async def test_sender_of_web_hooks_that_asks_may_send(client: httpx.AsyncClient) -> None:
+    asked = {"WebHook-Request-Origin": "events.example.com", "WebHook-Request-Rate": "120"}
+    answer = await client.options(ORDERS, headers=asked)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["webhook-allowed-origin"] == "events.example.com"
+    assert answer.headers["webhook-allowed-rate"] == "*"
+    assert answer.headers["allow"] == "OPTIONS, POST"
+    assert (await publish(client, headers=asked)).status_code == 204
+
+
+async def test_nobody_may_send_web_hooks_unasked_or_to_an_unknown_stream(
+    client: httpx.AsyncClient,
+) -> None:
+    asked = {"WebHook-Request-Origin": "events.example.com"}
+    unknown = await client.options(ORDERS.replace("orders", "none"), headers=asked)
+    assert unknown.status_code == 404
+    for answer in (unknown, await client.options(ORDERS), await client.options(METRICS)):
+        assert "webhook-allowed-origin" not in answer.headers
+
+
 # -- retries ---------------------------------------------------------------------------------------
 
 
@@ -304,4 +327,6 @@ async def test_senders_need_a_token_with_the_right_to_send(tmp_path: Path) -> No
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
             async with httpx.AsyncClient(base_url=url, headers=headers) as client:
                 assert [answer.status_code for answer in await senders(client)] == statuses
+                asked = await client.options(ORDERS, headers={"WebHook-Request-Origin": "a.b"})
+                assert asked.status_code == (statuses[1] if statuses[1] != 204 else 200)
     await solo.close()

@@ -6,6 +6,7 @@
 ``avro``             reads messages of Avro.
 ``avro_schema``      parses schemas of Avro, which ``avro_reader`` and ``avro_writer`` compile.
 ``protobuf``         reads messages of Protobuf.
+``protobuf_columns`` compares columns with the fields of a Protobuf type.
 ``varint``           reads the varints of Protobuf.
 ``registry``         finds schemas in a schema registry.
 ``arrow_types``      has the conversions between types of Arrow that lose nothing.

@@ -28,6 +28,7 @@ from ha_engine.formats.messages import (
     RawOptions,
 )
 from ha_engine.formats.protobuf import position_of, type_in, written_position
+from ha_engine.formats.protobuf_columns import require_fields
 from ha_engine.formats.registry import Registry, RegistryClient, head_of
 from ha_engine.formats.values import json_text, require_form, rows_of
 
@@ -234,13 +235,7 @@ class ProtobufWriter:
 
     def require_fit(self, schema: pa.Schema) -> None:
         require_form(schema)
-        fields = self._type.DESCRIPTOR.fields_by_name
-        for name in schema.names:
-            if name not in fields:
-                raise SinkRefused(
-                    f"the Protobuf type {self._type.DESCRIPTOR.full_name} has no field {name!r}; "
-                    "rename the column in the query"
-                )
+        require_fields(self._type.DESCRIPTOR, schema)
 
     def values(self, rows: pa.Table) -> list[bytes]:
         return [self._value(row) for row in rows_of(rows)]

@@ -19,7 +19,7 @@ from ha_engine.formats.registry import framed
 from ha_engine.formats.values import VALUES_MAX, json_object
 from ha_engine.formats.varint import read_varint
 
-_TIMESTAMP, _WRAPPERS = "google.protobuf.Timestamp", "google/protobuf/wrappers.proto"
+TIMESTAMP, WRAPPERS = "google.protobuf.Timestamp", "google/protobuf/wrappers.proto"
 _NANOS_OF_A_MICROSECOND = 1_000
 _NESTED_MAX = 32
 
@@ -165,9 +165,9 @@ class _Values:
                 raise BadRow(f"the text {field.name} of the message is not UTF-8")
             return value
         _require_known_fields(value)
-        if field.message_type.full_name == _TIMESTAMP:
+        if field.message_type.full_name == TIMESTAMP:
             return _timestamp(value)
-        if field.message_type.file.name == _WRAPPERS:
+        if field.message_type.file.name == WRAPPERS:
             return value.value
         return self.of(value)
 

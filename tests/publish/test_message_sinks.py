@@ -176,6 +176,83 @@ def test_protobuf_message_has_the_columns_as_fields(tmp_path: Path) -> None:
         written(encoder(form, base=tmp_path))
 
 
+def protobuf(base: Path, type_: int, *, repeated: bool = False) -> dict[str, str]:
+    """The format of a type with the field ``a``."""
+    file = descriptor_pb2.FileDescriptorProto(name="r.proto", syntax="proto3")
+    label = Field.LABEL_REPEATED if repeated else Field.LABEL_OPTIONAL
+    inner = file.message_type.add(name="Inner")
+    for name, kind in (("x", Field.TYPE_FLOAT), ("y", Field.TYPE_DOUBLE)):
+        inner.field.add(name=name, number=len(inner.field) + 1, type=kind)  # type: ignore[arg-type]
+    field = file.message_type.add(name="R").field.add(name="a", number=1, label=label)
+    field.type = type_  # type: ignore[assignment]
+    if type_ == Field.TYPE_MESSAGE:
+        field.type_name = ".Inner"
+    found = descriptor_pb2.FileDescriptorSet(file=[file])
+    (base / "r.desc").write_bytes(found.SerializeToString())
+    return {"type": "protobuf", "descriptor_file": "r.desc", "message": "R"}
+
+
+INNER = pa.struct([("x", pa.float32()), ("y", pa.float64())])
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind", "value", "read"),
+    [
+        (Field.TYPE_FLOAT, pa.float32(), 0.5, 0.5),
+        (Field.TYPE_FLOAT, pa.int16(), -5, -5.0),
+        (Field.TYPE_DOUBLE, pa.float64(), 0.1, 0.1),
+        (Field.TYPE_DOUBLE, pa.int32(), (1 << 31) - 1, (1 << 31) - 1.0),
+        (Field.TYPE_UINT64, pa.int64(), (1 << 63) - 1, (1 << 63) - 1),
+        (Field.TYPE_SINT32, pa.int64(), -5, -5),
+        (Field.TYPE_BOOL, pa.bool_(), True, True),
+        (Field.TYPE_STRING, pa.string(), "a", "a"),
+        (Field.TYPE_STRING, pa.decimal128(9, 2), Decimal("1.20"), "1.20"),
+        (Field.TYPE_BYTES, pa.binary(), b"\0\xff", "AP8="),
+        (Field.TYPE_MESSAGE, INNER, {"x": 0.5, "y": 0.1}, {"x": 0.5, "y": 0.1}),
+        (Field.TYPE_MESSAGE, pa.null(), None, None),
+    ],
+)
+def test_protobuf_field_has_the_value_of_its_column(
+    tmp_path: Path, type_: int, kind: pa.DataType, value: Any, read: Any
+) -> None:
+    rows = pa.table({"a": pa.array([value], kind)})
+    for repeated in (False, True):
+        if repeated:
+            rows = pa.table({"a": pa.array([[] if value is None else [value]], pa.list_(kind))})
+        form = protobuf(tmp_path, type_, repeated=repeated)
+        [found] = read_back(reader(form, tmp_path), written(encoder(form, base=tmp_path), rows))
+        wanted = read if not repeated else [] if read is None else [read]
+        assert found == ({} if wanted is None else {"a": wanted})
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind"),
+    [
+        (Field.TYPE_FLOAT, pa.float64()),  # 0.1 would become 0.10000000149011612
+        (Field.TYPE_FLOAT, pa.int32()),
+        (Field.TYPE_DOUBLE, pa.int64()),
+        (Field.TYPE_DOUBLE, pa.decimal128(9, 2)),
+        (Field.TYPE_DOUBLE, pa.string()),
+        (Field.TYPE_BYTES, pa.string()),  # the text would be taken for base64
+        (Field.TYPE_BOOL, pa.int32()),
+        (Field.TYPE_INT32, pa.bool_()),
+        (Field.TYPE_STRING, pa.int64()),
+        (Field.TYPE_STRING, pa.list_(pa.int64())),
+        (Field.TYPE_MESSAGE, pa.string()),
+        (Field.TYPE_MESSAGE, pa.struct([("x", pa.float64())])),
+        (Field.TYPE_MESSAGE, pa.struct([("z", pa.float64())])),
+    ],
+)
+@pytest.mark.parametrize("repeated", [False, True])
+def test_column_that_a_protobuf_field_would_change_is_refused(
+    tmp_path: Path, type_: int, kind: pa.DataType, repeated: bool
+) -> None:
+    form = protobuf(tmp_path, type_, repeated=repeated)
+    for one in (pa.list_(kind) if repeated else kind, kind if repeated else pa.list_(kind)):
+        with pytest.raises(SinkRefused, match=r"the column a(\[\])?(\.[xz])?( is|; rename)"):
+            encoder(form, base=tmp_path).require_fit(pa.schema([("a", one)]))
+
+
 def test_column_of_an_attribute_is_not_in_the_value() -> None:
     columns = {"text": "key", "at": "at", "shop": "header.shop"}
     rows = ROWS.select(["text", "at", "raw"]).append_column("shop", pa.array(["x", "y"]))

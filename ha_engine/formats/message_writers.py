@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +32,9 @@ from ha_engine.formats.protobuf_columns import require_fields
 from ha_engine.formats.registry import Registry, RegistryClient, head_of
 from ha_engine.formats.values import json_text, require_form, rows_of
 
-ROWS_OF_A_MESSAGE = 1_000
+ROWS_OF_A_MESSAGE, BYTES_OF_A_MESSAGE = 1_000, 512 << 10
+"""The most rows of one message, and its most bytes unless it has one row. Brokers refuse larger
+messages: by default, NATS and Kafka take 1 MiB."""
 
 
 class MessageWriter(Protocol):
@@ -111,9 +113,21 @@ class NdjsonWriter:
         require_form(schema)
 
     def values(self, rows: pa.Table) -> list[bytes]:
-        lines = [f"{row}\n".encode() for row in json_rows(rows)]
-        size = self.rows_per_message
-        return [b"".join(lines[at : at + size]) for at in range(0, len(lines), size)]
+        return list(_joined(f"{row}\n".encode() for row in json_rows(rows)))
+
+
+def _joined(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield messages that have as many of ``lines`` as they may have."""
+    message, size = list[bytes](), 0
+    for line in lines:
+        is_full = len(message) == ROWS_OF_A_MESSAGE or size + len(line) > BYTES_OF_A_MESSAGE
+        if message and is_full:
+            yield b"".join(message)
+            message, size = [], 0
+        message.append(line)
+        size += len(line)
+    if message:
+        yield b"".join(message)
 
 
 class ArrowWriter:
@@ -126,7 +140,19 @@ class ArrowWriter:
 
     def values(self, rows: pa.Table) -> list[bytes]:
         whole, size = rows.combine_chunks(), self.rows_per_message
-        return [_ipc(whole.slice(at, size)) for at in range(0, whole.num_rows, size)]
+        parts = (whole.slice(at, size) for at in range(0, whole.num_rows, size))
+        return [message for part in parts for message in _messages(part)]
+
+
+def _messages(rows: pa.Table) -> Iterator[bytes]:
+    """Yield ``rows`` as one message, or as those of its halves if it is too large."""
+    message = _ipc(rows)
+    if len(message) <= BYTES_OF_A_MESSAGE or rows.num_rows == 1:
+        yield message
+        return
+    middle = rows.num_rows // 2
+    yield from _messages(rows.slice(0, middle))
+    yield from _messages(rows.slice(middle))
 
 
 def _ipc(rows: pa.Table) -> bytes:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ha_engine.errors import ConfigError, Fenced, SinkRefused
 from ha_engine.formats.csv_rows import CsvColumn
-from ha_engine.formats.message_writers import open_writer
+from ha_engine.formats.message_writers import BYTES_OF_A_MESSAGE, open_writer
 from ha_engine.formats.messages import MessageOptions, MessageReader, open_reader
 from ha_engine.outbox.batch_file import digest_of_table
 from ha_engine.plugins import Claim, Messages, OutputBatch, SinkPlace
@@ -134,6 +134,23 @@ def test_csv_message_lacks_no_column() -> None:
 def test_arrow_message_has_the_rows_as_they_are() -> None:
     [value] = written(encoder("arrow")).values
     assert pa.ipc.open_stream(value).read_all().equals(ROWS)
+
+
+@pytest.mark.parametrize("form", ["ndjson", "arrow"])
+def test_message_of_several_rows_is_not_too_large_for_a_broker(form: str) -> None:
+    """NATS and Kafka refuse more than 1 MiB by default, which would stop the sink for ever."""
+    sizes = [1, 700 << 10, *[2_000] * 1_000, *[10] * 1_500, 700 << 10]
+    rows = pa.table({"text": ["x" * size for size in sizes]})
+    values = [value or b"" for value in written(encoder(form), rows).values]
+    if form == "ndjson":
+        found = [[json.loads(row) for row in value.splitlines()] for value in values]
+    else:
+        found = [pa.ipc.open_stream(value).read_all().to_pylist() for value in values]
+    assert [row for message in found for row in message] == rows.to_pylist()
+    for value, message in zip(values, found, strict=True):
+        assert len(value) <= BYTES_OF_A_MESSAGE or len(message) == 1
+    assert max(map(len, found)) <= 1_000
+    assert len(found) < 30
 
 
 def test_avro_message_has_what_a_source_of_another_engine_reads(tmp_path: Path) -> None:

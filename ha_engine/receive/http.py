@@ -47,6 +47,7 @@ _ONCE = {b"x-producer-id", b"x-sequence", b"content-type", b"content-encoding"}
 _SEQUENCE = re.compile(rb"[0-9]{1,19}")
 WRITTEN = b"x-prometheus-remote-write-%s-written"
 _NOTHING_ELSE_WRITTEN = [(WRITTEN % what, b"0") for what in (b"histograms", b"exemplars")]
+_NOTHING_WRITTEN = [(WRITTEN % b"samples", b"0"), *_NOTHING_ELSE_WRITTEN]
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -206,6 +207,8 @@ class RemoteWriteEndpoint(Endpoint[Message]):
 
     def answer_to(self, refusal: Rejected) -> HttpAnswer:
         answer = _answer_to(refusal)
+        if isinstance(refusal, InvalidEvents | PayloadTooLarge):  # the specification wants them
+            return answer._replace(headers=[*answer.headers, *_NOTHING_WRITTEN])
         return answer._replace(status=503) if answer.status in (408, 429) else answer
 
 

@@ -201,6 +201,7 @@ async def test_a_bad_sample_or_event_is_400_and_nothing_is_stored(
         (400, 2),
         (400, 1),
     ]
+    assert written(answers[0]) == ["0", "0", "0"]
     assert solo.stored() == []
 
 

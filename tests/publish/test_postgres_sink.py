@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -182,6 +183,15 @@ def test_upsert_keeps_the_same_row_of_equal_keys_in_any_order(
         ("a", 5, [3]),
         ("b", 2, [4]),
     ]
+
+
+def test_upsert_takes_both_zeros_and_all_nans_as_one_key(database_url: str, tmp_path: Path) -> None:
+    """PostgreSQL does, and refuses a batch that has one key twice, whenever it is repeated."""
+    table = pa.table({"k": [0.0, -0.0, math.nan, -math.nan], "n": [1, 2, 3, 4]})
+    sink = open_sink(database_url, UPSERT)
+    sink.claim(1, 0, GROUP, soon())
+    sink.publish(1, batch_of(tmp_path, table), 1, soon())
+    assert rows_of(database_url, "SELECT n FROM delays ORDER BY k") == [(2,), (4,)]
 
 
 def test_existing_table_of_another_owner_is_used_with_its_defaults(

@@ -16,6 +16,7 @@ import pyarrow.csv
 
 from ha_engine.errors import SinkRefused
 from ha_engine.formats.values import json_text
+from ha_engine.outbox.canonical import in_one_form
 
 _ROW = "\0row"
 """Name of a column of our own. PostgreSQL forbids such a name, so no other column has it."""
@@ -35,9 +36,11 @@ def copy_text(table: pa.Table, key: tuple[str, ...] = ()) -> CopyText:
 
     Of several rows with the same key, only the greatest is written. Rows are compared by the other
     columns from left to right, where null is the lowest value. The comparison makes every node
-    write the same row, whatever the order of its rows (RULES.md#i6). Raises SinkRefused for a value
+    write the same row, whatever the order of its rows (RULES.md#i6). Their values get one
+    form first, since PostgreSQL takes -0.0 and 0.0 as one key. Raises SinkRefused for a value
     without a JSON form.
     """
+    table = in_one_form(table) if key else table
     plain = pa.table(
         [_plain(table.field(index), column) for index, column in enumerate(table.columns)],
         names=table.column_names,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
+import os
 import shutil
 import socket
 import tempfile
@@ -221,6 +223,23 @@ def create(
 def admin(brokers: list[str]) -> AdminClient:
     """A client for administration."""
     return AdminClient({"bootstrap.servers": ",".join(brokers), "log_level": 0})
+
+
+@contextmanager
+def threads_end() -> Iterator[None]:
+    """Require that all threads that begin in the block end without the garbage collector, which may
+    come much later."""
+    before = _threads()
+    gc.disable()
+    try:
+        yield
+        wait_until(lambda: not _threads() - before)
+    finally:
+        gc.enable()
+
+
+def _threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
 
 
 def _is_led(client: AdminClient, name: str, partitions: int) -> bool:

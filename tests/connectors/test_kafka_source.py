@@ -37,6 +37,7 @@ from tests.connectors.kafka_broker import (
     create,
     mortal_kafka,
     new_topic,
+    threads_end,
 )
 from tests.connectors.kafka_jars import needs_kafka
 from tests.waiting import wait_until
@@ -505,6 +506,14 @@ def test_a_broker_that_is_down_is_unavailable_in_time() -> None:
         with pytest.raises(SourceUnavailable, match=address):
             source_of([address], "topic", timeout="500ms").check()
         assert time.monotonic() - began < 30
+
+
+def test_a_failed_open_leaves_no_thread(brokers: list[str]) -> None:
+    with threads_end():
+        source = source_of(brokers, "no-such-topic")
+        with pytest.raises(SourceRefused):
+            source.open(None)
+        source.close()
 
 
 @pytest.mark.parametrize(

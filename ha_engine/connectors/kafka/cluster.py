@@ -82,23 +82,18 @@ class Cluster:
             topic, num_partitions=1, replication_factor=replication, config=dict(config)
         )
         made = self._client.create_topics([new], request_timeout=self._options.timeout)
-        try:
-            made[topic].result()
-        except self._kafka.KafkaException as error:
-            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                raise self._failure(error, f"topic {topic} cannot be created") from error
+        error = self._error(made[topic])
+        if error is not None and error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+            raise self._failure(error, f"topic {topic} cannot be created") from error
 
     def has(self, topic: str) -> bool:
         """Whether the topic exists."""
         asked = self._kafka.TopicCollection([topic])
         described = self._client.describe_topics(asked, request_timeout=self._options.timeout)
-        try:
-            described[topic].result()
-        except self._kafka.KafkaException as error:
-            if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
-                return False
+        error = self._error(described[topic])
+        if error is not None and error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
             raise self._failure(error, f"topic {topic} cannot be described") from error
-        return True
+        return error is None
 
     def cluster_id(self) -> str:
         """The id of the cluster."""
@@ -126,13 +121,22 @@ class Cluster:
         }
 
     def _answer(self, asked: Future[Any], problem: str) -> Any:
-        try:
-            found = asked.result()
-        except self._kafka.KafkaException as error:
+        if error := self._error(asked):
             raise self._failure(error, problem) from error
         self._client.poll(0)  # otherwise errors of connections would pile up
         self._last.clear()
-        return found
+        return asked.result()
+
+    def _error(self, asked: Future[Any]) -> BaseException | None:
+        """Wait for an answer. Return the error of Kafka, or None.
+
+        An error that ``result`` raises would have a traceback, and so refer to its own future. Such
+        a cycle would keep the threads of clients until the garbage collector finds it.
+        """
+        error = asked.exception()
+        if error is None or isinstance(error, self._kafka.KafkaException):
+            return error
+        raise error
 
     def _failure(self, error: Any, problem: str) -> Exception:
         """The error of a call. A call that times out tells no reason, but the connections do."""

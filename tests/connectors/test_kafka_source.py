@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import socket
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -433,6 +436,40 @@ def test_a_message_comes_with_its_attributes(brokers: list[str]) -> None:
         "header.trace": b"last",
     }
     assert batch.place(0) == f"{topic}, partition 1, offset 0"
+
+
+def test_a_record_whose_headers_cannot_be_read_is_a_dead_letter(brokers: list[str]) -> None:
+    """Producers in other languages may write any bytes as the name of a header."""
+    topic = new_topic(brokers)
+    put_with_header(brokers, topic, b"poison", b"\xff")
+    Writer(brokers, topic).put([b"after"], headers=[("trace", b"t")])
+    source = opened(brokers, topic)
+    batches = some(source, 1)
+    source.close()
+    assert [value for one in batches for value in values(one)] == [b"after"]
+    (letter,) = [letter for one in batches for letter in one.dead_letters]
+    assert letter.place == f"{topic}, partition 0, offset 0"
+    assert letter.raw == b"poison"
+
+
+def put_with_header(brokers: list[str], topic: str, value: bytes, header: bytes) -> None:
+    """Write a record whose header has the name ``header``, which the package for Python cannot."""
+    directory = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
+    library = ctypes.CDLL(str(next(directory.glob("librdkafka*"))))
+    for name in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_headers_new"):
+        getattr(library, name).restype = ctypes.c_void_p
+    error = ctypes.create_string_buffer(512)
+    conf = ctypes.c_void_p(library.rd_kafka_conf_new())
+    library.rd_kafka_conf_set(conf, b"bootstrap.servers", ",".join(brokers).encode(), error, 512)
+    producer = ctypes.c_void_p(library.rd_kafka_new(0, conf, error, 512))
+    headers = ctypes.c_void_p(library.rd_kafka_headers_new(1))
+    size = ctypes.c_ssize_t
+    library.rd_kafka_header_add(headers, header, size(len(header)), b"t", size(1))
+    to, copied, end = (1, topic.encode()), (7, 2), 0
+    content = (4, value, size(len(value)))
+    library.rd_kafka_producev(producer, *to, *copied, *content, 10, headers, end)
+    assert library.rd_kafka_flush(producer, round(ANSWER_SECONDS * 1000)) == 0
+    library.rd_kafka_destroy(producer)
 
 
 def test_a_time_that_is_none_is_null(brokers: list[str]) -> None:

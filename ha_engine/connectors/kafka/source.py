@@ -430,6 +430,7 @@ class KafkaSource:
     def _batch(self, rows: list[Any]) -> SourceBatch:
         text = self._positions.text
         self._returned, self._returned_at = text, time.monotonic()
+        rows = self._with_headers(rows)
         letters, self._lost = tuple(self._lost), []
         return SourceBatch(
             text,
@@ -441,6 +442,21 @@ class KafkaSource:
             lambda row: _place(rows[row]),
             self._waiting(rows),
         )
+
+    def _with_headers(self, rows: list[Any]) -> list[Any]:
+        """Make dead letters of the rows whose headers are wanted and cannot be read."""
+        if not any(name.startswith(_HEADER) for name in self._place.attributes):
+            return rows
+        found = list[Any]()
+        for row in rows:
+            try:
+                row.headers()
+                found.append(row)
+            except (SystemError, UnicodeDecodeError):
+                place = f"{row.topic()}, partition {row.partition()}, offset {row.offset()}"
+                reason = "the name of a header is not in UTF-8"
+                self._lost.append(DeadLetter(place, reason, row.value() or b""))
+        return found
 
     def _attribute(self, name: str, rows: Sequence[Any]) -> list[Any]:
         if name.startswith(_HEADER):

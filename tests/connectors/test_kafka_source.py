@@ -350,6 +350,16 @@ def test_a_log_with_another_history_is_refused(brokers: list[str]) -> None:
     skipping.close()
 
 
+def test_a_broker_that_knows_fewer_partitions_is_unavailable(brokers: list[str]) -> None:
+    """A topic never loses a partition, so the broker has not heard of all of them yet."""
+    topic = new_topic(brokers)
+    source = opened(brokers, topic)
+    identity = source._positions.identity
+    source.close()
+    with pytest.raises(SourceUnavailable, match="only 1 of the 2 partitions"):
+        source_of(brokers, topic).open(Positions(topic, identity, [0, 0], [-1, -1]).text)
+
+
 def test_a_topic_that_was_deleted_is_refused(brokers: list[str]) -> None:
     topic = new_topic(brokers)
     Writer(brokers, topic).put(numbers(0, 5))

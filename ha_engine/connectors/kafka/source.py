@@ -418,6 +418,11 @@ class KafkaSource:
 
     def _add_partitions(self, topic: Topic) -> None:
         known = len(self._positions.next)
+        if topic.partitions < known and topic.identity[0] == "topic_id":
+            raise SourceUnavailable(
+                f"a broker knows only {topic.partitions} of the {known} partitions of "
+                f"{self._options.where} yet"
+            )
         if topic.partitions < known:
             raise SourceRefused(
                 f"{self._options.where} has {topic.partitions} partitions, and the journal's "

@@ -573,6 +573,7 @@ def test_a_failed_open_leaves_no_thread(brokers: list[str]) -> None:
         "sasl.password",
         "bootstrap.servers",
         "plugin.library.paths",
+        "default.topic.config",
         "transactional.id",
         "error_cb",
     ],

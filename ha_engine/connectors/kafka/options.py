@@ -51,7 +51,8 @@ _REFUSED_PATTERNS = re.compile(
     | acks | request\.required\.acks | request\.timeout\.ms | retries | message\.send\.max\.retries
     | max\.in\.flight(\.requests\.per\.connection)? | message\.timeout\.ms | delivery\.timeout\.ms
     | delivery\.report\..* | dr_.* | queuing\.strategy | produce\.offset\.report
-    | builtin\.features | plugin\..* | interceptors | opaque | default_topic_conf | logger
+    | builtin\.features | plugin\..* | interceptors | opaque | logger
+    | default_topic_conf | default\.topic\.config
     | test\..* | .*_cb | on_.*
     """,
     re.VERBOSE,

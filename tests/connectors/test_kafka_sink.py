@@ -372,6 +372,13 @@ def test_a_sink_that_is_not_claimed_delivers_nothing() -> None:
         sink_of("127.0.0.1:1", "topic").deliver(batch(1))
 
 
+@pytest.mark.parametrize("limits", [("5s", "1s"), ("2m", "1m")])
+def test_a_transaction_shorter_than_a_wait_is_refused(limits: tuple[str, str]) -> None:
+    timeout, transaction_timeout = limits
+    with pytest.raises(ValueError, match="transaction_timeout must be at least timeout"):
+        sink_of("127.0.0.1:1", "topic", timeout=timeout, transaction_timeout=transaction_timeout)
+
+
 def test_a_broker_that_is_down_is_unavailable_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(SinkUnavailable, match=r"127\.0\.0\.1:1"):

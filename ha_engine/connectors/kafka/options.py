@@ -21,7 +21,7 @@ from ha_engine.config.quantities import Duration, as_text
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _CRITICAL = 2
 """librdkafka prints only what is critical. Its other problems are in the errors of this package."""
-_SOCKET_MS_MIN = 2_000
+_REQUEST_SECONDS_MIN = 2.0
 """A fetch may wait for a second at the broker."""
 
 _REFUSED_NAMES = {
@@ -163,13 +163,18 @@ class ClusterOptions(BaseModel):
         return f"topic {self.topic} at {self.brokers[0]}"
 
 
+def request_seconds(options: ClusterOptions) -> float:
+    """The time after which a request without an answer fails."""
+    return max(_REQUEST_SECONDS_MIN, options.timeout)
+
+
 def settings(options: ClusterOptions) -> dict[str, Any]:
     """The settings of librdkafka for a client of any kind."""
     return {
         "bootstrap.servers": ",".join(options.brokers),
         "allow.auto.create.topics": False,
         # Notices a broker that hangs with its connections open.
-        "socket.timeout.ms": max(_SOCKET_MS_MIN, round(options.timeout * 1000)),
+        "socket.timeout.ms": round(request_seconds(options) * 1000),
         "log_level": _CRITICAL,
         "reconnect.backoff.max.ms": 1_000,
         **_security(options),

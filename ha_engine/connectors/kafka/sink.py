@@ -33,7 +33,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from ha_engine.config.quantities import Duration, Size
 from ha_engine.connectors.kafka.cluster import Cluster
@@ -47,7 +47,7 @@ from ha_engine.connectors.kafka.ledger import (
     require_compacted,
     require_topic,
 )
-from ha_engine.connectors.kafka.options import ClusterOptions, settings
+from ha_engine.connectors.kafka.options import ClusterOptions, request_seconds, settings
 from ha_engine.connectors.library import library
 from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
 from ha_engine.plugins import Claim, Messages, OutputBatch, SinkPlace
@@ -76,6 +76,15 @@ class KafkaSinkOptions(ClusterOptions):
     transactional_id_prefix: str = Field("", max_length=200)
     transaction_timeout: Annotated[Duration, Field(ge=1, le=900)] = 60.0
     message_max: Annotated[Size, Field(ge=1 << 10, le=1_000_000_000)] = 1 << 20
+
+    @model_validator(mode="after")
+    def _waits_in_time(self) -> KafkaSinkOptions:
+        least = request_seconds(self)
+        if self.transaction_timeout < least:
+            raise ValueError(
+                f"transaction_timeout must be at least timeout, and at least {least:g} s here"
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,14 +335,31 @@ def test_a_large_batch_is_one_transaction(brokers: list[str]) -> None:
 def test_a_message_that_is_too_large_is_refused_and_named(brokers: list[str]) -> None:
     topic = new_topic(brokers, max_message_bytes=2_000)
     sink, _ = claimed(brokers, topic, 1)
-    with pytest.raises(SinkRefused, match=r"raise message_max here and max\.message\.bytes"):
+    with pytest.raises(SinkRefused, match=r"raise message_max and max\.message\.bytes"):
         sink.deliver(batch_of(1, rows(1, 1, 3_000)))
     assert sink.claim(claim_of(1)) == 0
     sink.deliver(batch(1))
     require_batches(brokers, topic, 1)
 
 
-def test_a_partition_that_the_topic_lacks_is_refused(brokers: list[str]) -> None:
+def test_a_refusal_is_named_while_rows_are_sent(brokers: list[str]) -> None:
+    """librdkafka takes no more rows after a refusal, and does not say why."""
+    topic = new_topic(brokers, max_message_bytes=2_000)
+    sink, _ = claimed(brokers, topic, 1)
+    with pytest.raises(SinkRefused, match="Message size too large"):
+        sink.deliver(batch_of(1, rows(1, 90_000, 1_000)))
+
+
+def test_message_max_limits_what_is_sent_at_once(brokers: list[str]) -> None:
+    topic = new_topic(brokers, max_message_bytes=2_000)
+    sink, _ = claimed(brokers, topic, 1, message_max="2000B")
+    values = rows(1, 50, 900)
+    sink.deliver(batch_of(1, values, SECONDS))
+    assert [message.value() for message in committed(brokers, topic)] == values
+
+
+@pytest.mark.parametrize("partition", [7, -1])
+def test_a_partition_that_the_topic_lacks_is_refused(brokers: list[str], partition: int) -> None:
     topic = new_topic(brokers)
     sink, _ = claimed(brokers, topic, 1)
     with pytest.raises(SinkRefused, match="partition 7"):

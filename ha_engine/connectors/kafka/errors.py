@@ -27,7 +27,10 @@ ADVICE = {
     "INVALID_TRANSACTION_TIMEOUT": (
         "lower transaction_timeout, or raise transaction.max.timeout.ms of the brokers"
     ),
-    "MSG_SIZE_TOO_LARGE": "raise message_max here and max.message.bytes of the topic",
+    "MSG_SIZE_TOO_LARGE": (
+        "raise message_max and max.message.bytes of the topic for a larger message; for many small "
+        "ones, lower message_max to max.message.bytes"
+    ),
     "INVALID_CONFIG": "create the topic by hand, or correct the options",
     "POLICY_VIOLATION": "create the topic by hand, as the policy of the cluster demands",
     "INVALID_TIMESTAMP": (

@@ -345,9 +345,21 @@ class _Transaction:
             except BufferError:
                 self._serve(POLL_SECONDS)
             except self._kafka.KafkaException as error:
+                if error.args[0].name() == "_STATE":
+                    self._require_sound()
                 size, partition = len(value or b""), more.get("partition", "any")
                 doing = f"row {self._sent} of {size} bytes for partition {partition} of {topic}"
                 raise SINK.of(error, f"{doing} cannot be sent") from error
+
+    def _require_sound(self) -> None:
+        """Raise the error that has ended the transaction. librdkafka then takes no message, but
+        only a call that is wrong at this time says why."""
+        self._serve(0)
+        try:
+            self._producer.begin_transaction()
+        except self._kafka.KafkaException as error:
+            if error.args[0].name() != "_STATE":
+                raise
 
     def _serve(self, seconds: float) -> None:
         """Let librdkafka report, and raise when a message failed or time is over."""

@@ -362,8 +362,16 @@ def test_message_max_limits_what_is_sent_at_once(brokers: list[str]) -> None:
 def test_a_partition_that_the_topic_lacks_is_refused(brokers: list[str], partition: int) -> None:
     topic = new_topic(brokers)
     sink, _ = claimed(brokers, topic, 1)
-    with pytest.raises(SinkRefused, match="partition 7"):
-        sink.deliver(batch_of(1, rows(1, 1), partition=[7]))
+    with pytest.raises(SinkRefused, match=f"partition {partition}"):
+        sink.deliver(batch_of(1, rows(1, 1), partition=[partition]))
+
+
+def test_a_time_before_1970_is_refused(brokers: list[str]) -> None:
+    """Brokers take it, but readers take it for no time, or fail."""
+    sink, _ = claimed(brokers, new_topic(brokers), 1)
+    before = datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+    with pytest.raises(SinkRefused, match="1969-12-31"):
+        sink.deliver(batch_of(1, rows(1, 1), timestamp=[before]))
 
 
 def test_a_message_of_ten_megabytes_is_delivered(brokers: list[str]) -> None:

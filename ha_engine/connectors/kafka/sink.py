@@ -37,7 +37,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from ha_engine.config.quantities import Duration, Size
 from ha_engine.connectors.kafka.cluster import Cluster
-from ha_engine.connectors.kafka.errors import SINK, LastError
+from ha_engine.connectors.kafka.errors import ADVICE, SINK, LastError
 from ha_engine.connectors.kafka.ledger import (
     PARTITION,
     LedgerOptions,
@@ -293,9 +293,9 @@ class _Transaction:
             if keys is not None:
                 more["key"] = keys[row]
             if partitions is not None and partitions[row] is not None:
-                more["partition"] = partitions[row]
+                more["partition"] = _partition(partitions[row], row)
             if timestamps is not None and timestamps[row] is not None:
-                more["timestamp"] = _milliseconds(timestamps[row])
+                more["timestamp"] = _milliseconds(timestamps[row], row)
             if headers:
                 more["headers"] = _headers(headers, row)
             self._produce(self._options.topic, value, more)
@@ -394,5 +394,18 @@ def _headers(headers: dict[str, Sequence[Any]], row: int) -> list[tuple[str, Any
     return [(name, values[row]) for name, values in headers.items() if values[row] is not None]
 
 
-def _milliseconds(time_of: datetime) -> int:
+def _partition(number: int, row: int) -> int:
+    """Raises SinkRefused for a negative number, since librdkafka takes -1 for any partition."""
+    if number < 0:
+        raise SinkRefused(f"row {row} has partition {number}; {ADVICE['_UNKNOWN_PARTITION']}")
+    return number
+
+
+def _milliseconds(time_of: datetime, row: int) -> int:
+    """Raises SinkRefused for a time before 1970. A broker takes it, but Kafka has no such time."""
+    if time_of < _EPOCH:
+        raise SinkRefused(
+            f"row {row} has the timestamp {time_of}, and the times of Kafka begin in 1970; correct "
+            "the column of timestamp"
+        )
     return (time_of - _EPOCH) // timedelta(milliseconds=1)

@@ -32,6 +32,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from operator import methodcaller
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -58,6 +59,9 @@ of the journal."""
 BACKLOG_EVERY_SECONDS = 0.5
 FIRST_SECONDS = 0.1
 _HEADER = "header."
+_read_headers = methodcaller("headers")
+"""Raises SystemError if a name is not in UTF-8. A plain call, which Python may specialise, would
+raise that only at a later statement, since the package returns a value and sets an error too."""
 
 _GUARANTEE_SETTINGS = {
     "enable.auto.commit": False,
@@ -455,7 +459,7 @@ class KafkaSource:
         found = list[Any]()
         for row in rows:
             try:
-                row.headers()
+                _read_headers(row)
                 found.append(row)
             except (SystemError, UnicodeDecodeError):
                 place = f"{row.topic()}, partition {row.partition()}, offset {row.offset()}"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import struct
 import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import pamqp.encode
 import pytest
 
 from ha_engine.connectors.rabbitmq.connection import Connection
@@ -122,6 +125,11 @@ def next_batch(source: RabbitSource, rows_max: int = 1_000) -> SourceBatch:
     return found[0]
 
 
+def attributes_of(batch: SourceBatch) -> Mapping[str, Sequence[Any]]:
+    assert isinstance(batch.rows, Messages)
+    return batch.rows.attributes
+
+
 def open_within(source: RabbitSource, offset: str | None = None) -> None:
     """Open ``source`` as the engine does, which tries again while it is unavailable."""
 
@@ -157,8 +165,7 @@ def test_messages_have_their_attributes(any_kind: Setting) -> None:
     source.open(None)
     batch = next_batch(source)
     source.close()
-    assert isinstance(batch.rows, Messages)
-    assert batch.rows.attributes == {
+    assert attributes_of(batch) == {
         "key": [any_kind.name],
         "exchange": [""],
         "message_id": ["m1"],
@@ -170,6 +177,47 @@ def test_messages_have_their_attributes(any_kind: Setting) -> None:
         "header.unit": ["K"],
         "header.count": ["3"],
     }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "time"),
+    [
+        (253_370_764_800, datetime(9999, 1, 1, tzinfo=UTC)),
+        (1_700_000_000_000, datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)),  # milliseconds
+        (1_700_000_000_000_000, None),
+        (2**64 - 1, None),
+    ],
+)
+def test_any_number_as_a_timestamp_stops_nothing(
+    rabbit: RabbitBroker, seconds: int, time: datetime | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Setting(rabbit, "classic")
+    with monkeypatch.context() as patch:
+        patch.setitem(pamqp.encode.METHODS, "timestamp", lambda _: struct.pack(">Q", seconds))
+        queue.put(b"1", timestamp=datetime.now(UTC))
+    source = queue.made("timestamp")
+    source.open(None)
+    assert attributes_of(next_batch(source)) == {"timestamp": [time]}
+    source.close()
+
+
+def test_text_that_is_not_utf8_stops_nothing(
+    any_kind: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(text: str) -> bytes:
+        return bytes([len(text)]) + text.encode("latin-1")
+
+    with monkeypatch.context() as patch:
+        patch.setitem(pamqp.encode.METHODS, "shortstr", short)
+        patch.setattr(pamqp.encode, "short_string", short)
+        any_kind.put(b"1", message_id="\xe4", headers={"\xf6": "x", "inner": {"\xfc": 1}, "y": "z"})
+    any_kind.put(b"2")
+    source = any_kind.made("message_id", "header.y")
+    source.open(None)
+    batch = next_batch(source, 1)
+    assert attributes_of(batch) == {"message_id": ["\ufffd"], "header.y": ["z"]}
+    assert rest(source, 1) == [b"2"]
+    source.close()
 
 
 def test_batch_is_limited_in_bytes_but_a_single_larger_message_comes_alone(

@@ -2,6 +2,7 @@
 publishes to an exchange.
 
 ``connection``     the options of both, the connection to the broker, and its errors.
+``fields``         decodes the fields of a message that the library refuses.
 ``source``         the source of either.
 ``queue_source``   reads a queue, and acknowledges what is committed.
 ``stream_source``  reads a stream by its offsets.

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from ha_engine.config.quantities import Duration
 from ha_engine.connectors.library import library
 from ha_engine.connectors.loop_thread import LoopThread
+from ha_engine.connectors.rabbitmq.fields import accept_all_fields
 from ha_engine.connectors.streams import Refused, Unavailable
 from ha_engine.connectors.tls import tls_context
 
@@ -106,6 +107,7 @@ class Connection:
         if options.tls:
             files = options.ca_file, options.certificate_file, options.key_file
             tls = tls_context(*files, self.refused)
+        accept_all_fields(self.refused)
         self._loop = LoopThread(f"rabbitmq {self._name}")
         try:
             self.call(self._open(tls), "accept the connection", seconds)

@@ -180,9 +180,10 @@ class Consumer:
         await channel.set_qos(prefetch_count=self.prefetch)
         underlay = await channel.get_underlay_channel()
         underlay.on_consumer_cancel_callbacks.add(self._cancel)
-        queue = await channel.get_queue(self._name, ensure=False)
         try:
-            await queue.consume(self._add, exclusive=exclusive, arguments=dict(arguments))
+            await underlay.basic_consume(
+                self._name, self._add, exclusive=exclusive, arguments=dict(arguments)
+            )
         except errors.ChannelPreconditionFailed as error:
             if "invalid arg" not in str(error):
                 raise
@@ -247,13 +248,20 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def headers_of(delivery: Any) -> Mapping[str, Any]:
+    return delivery.header.properties.headers or {}
+
+
 def _reader(attribute: str) -> Callable[[Any], Any]:
-    """The function that returns ``attribute`` of a message, or None."""
+    """The function that returns ``attribute`` of a delivery, or None."""
     if attribute.startswith(HEADER):
         name = attribute.removeprefix(HEADER)
-        return lambda message: _text((message.headers or {}).get(name))
-    if attribute == "key":
-        return lambda message: message.routing_key
-    if attribute == "offset":
-        return lambda message: (message.headers or {}).get(OFFSET)
-    return lambda message: getattr(message, attribute)
+        return lambda delivery: _text(headers_of(delivery).get(name))
+    match attribute:
+        case "key":
+            return lambda delivery: delivery.routing_key
+        case "exchange" | "redelivered":
+            return lambda delivery: getattr(delivery, attribute)
+        case "offset":
+            return lambda delivery: headers_of(delivery).get(OFFSET)
+    return lambda delivery: getattr(delivery.header.properties, attribute)

@@ -98,7 +98,7 @@ class QueueSource:
             self.close()
             raise consumer.fault or error from error
         self._batches += 1
-        number, ids = self._batches, [one.message_id for one in messages]
+        number, ids = self._batches, [one.header.properties.message_id for one in messages]
         return SourceBatch(
             str(number),
             messages_of(messages, self._place.attributes),

@@ -23,6 +23,7 @@ from ha_engine.connectors.rabbitmq.consumer import (
     OFFSET,
     Consumer,
     RabbitSourceOptions,
+    headers_of,
     messages_of,
 )
 from ha_engine.connectors.streams import parsed_position, peeked
@@ -240,13 +241,13 @@ class StreamSource:
         )
 
 
-def _offset(message: Any) -> int:
-    return int(message.headers[OFFSET])
+def _offset(delivery: Any) -> int:
+    return int(headers_of(delivery)[OFFSET])
 
 
-def _digest(message: Any) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for part in (message.routing_key, message.message_id, str(message.timestamp)):
+def _digest(delivery: Any) -> str:
+    digest, properties = hashlib.blake2b(digest_size=8), delivery.header.properties
+    for part in (delivery.routing_key, properties.message_id, str(properties.timestamp)):
         digest.update(json.dumps(part).encode())
-    digest.update(message.body)
+    digest.update(delivery.body)
     return digest.hexdigest()

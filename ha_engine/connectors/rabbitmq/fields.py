@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def accept_all_fields(refused: Refused) -> None:
     """Let the library decode all fields, in the whole process."""
-    decode = library("pamqp.decode", "rabbitmq", refused)
+    decode: Any = library("pamqp.decode", "rabbitmq", refused)
 
     def table(data: bytes) -> tuple[int, dict[str, Any]]:
         found, at, end = dict[str, Any](), 4, 4 + int.from_bytes(data[:4])

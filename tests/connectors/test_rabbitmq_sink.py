@@ -112,6 +112,20 @@ def test_rows_without_a_routing_key_are_put_aside(setting: Setting) -> None:
     assert setting.aside == [("the row has no routing key", [0])]
 
 
+def test_rows_whose_properties_no_message_can_have_are_put_aside(setting: Setting) -> None:
+    """The broker ends the connection at headers that do not fit into one frame."""
+    sink = setting.made("timestamp", "header.a", "header.b")
+    early = datetime(1969, 12, 31, tzinfo=UTC)
+    headers = {"header.a": ["a", "x" * 70_000, None], "header.b": [None, "y" * 70_000, "b"]}
+    sink.deliver(batch_of(1, rows(1, 3), timestamp=[early, None, datetime.now(UTC)], **headers))
+    sink.close()
+    assert setting.found() == rows(1, 3)[2:]
+    assert setting.aside == [
+        ("the timestamp of the row is before 1970", [0]),
+        ("the headers of the row are longer than 100000 bytes together", [1]),
+    ]
+
+
 def test_messages_of_10_mb_are_delivered(setting: Setting) -> None:
     sink, values = setting.made(), [b"x" * 10_000_000, b"y", b"z" * 10_000_000]
     sink.deliver(batch_of(1, values))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
@@ -27,8 +28,11 @@ from ha_engine.plugins import OutputBatch, SinkPlace
 WINDOW_BYTES = 4 << 20
 SHORT_BYTES_MAX = 255
 """AMQP's limit of a routing key, and of a text among the properties of a message."""
+HEADERS_BYTES_MAX = 100_000
+"""Limit of the headers of a message. All properties must fit into one frame, of 128 KiB."""
 _NAME_BYTES_MAX = 180
 """Leaves space for the rest of a label."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEADER = "header."
 _SHORT = ("correlation_id", "content_type", "reply_to", "type")
 
@@ -141,7 +145,7 @@ class RabbitSink:
                 if name.startswith(_HEADER)
             }
             key = own.pop("key", self._options.routing_key)
-            if reason := _reason(key, own):
+            if reason := _reason(key, own, headers):
                 self._place.put_aside(batch, reason, batch.read().slice(row, 1))
             else:
                 found.append(_Message(key or "", value or b"", own, headers))
@@ -219,11 +223,15 @@ def _texts(message: _Message) -> dict[str, str]:
     return {"key": message.key, **properties, **headers}
 
 
-def _reason(key: str | None, properties: Mapping[str, Any]) -> str:
-    """Return the reason why no message can have ``key`` and ``properties``, or ''."""
+def _reason(key: str | None, properties: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+    """Return the reason why no message can have ``key``, ``properties`` and ``headers``, or ''."""
     if key is None:
         return "the row has no routing key"
     for name, value in {"key": key, **properties}.items():
         if isinstance(value, str) and len(value.encode()) > SHORT_BYTES_MAX:
             return f"the {name} of the row is longer than {SHORT_BYTES_MAX} bytes"
+        if isinstance(value, datetime) and value < _EPOCH:
+            return f"the {name} of the row is before 1970"
+    if sum(len(name) + len(value.encode()) for name, value in headers.items()) > HEADERS_BYTES_MAX:
+        return f"the headers of the row are longer than {HEADERS_BYTES_MAX} bytes together"
     return ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -161,6 +163,34 @@ def test_message_without_a_queue_is_refused_by_name(setting: Setting) -> None:
     assert setting.found() == [rows(1, 3)[0], rows(1, 3)[2]]
 
 
+def test_refused_row_is_named_and_no_other_is_repeated(setting: Setting) -> None:
+    """The broker ends the channel at a message that it refuses, and may not confirm the messages
+    before it."""
+    broker, values = setting.broker, rows(1, 30)
+    values[20] += b"." * 2_000
+    sink, named = setting.made(), r"row 20 of batch 1: .* 2004 is larger than .* max size 1000"
+    broker.evaluate("application:set_env(rabbit, max_message_size, 1000)")
+
+    def is_named() -> bool:
+        with pytest.raises(SinkRefused, match="2004 is larger than") as refusal:
+            sink.deliver(batch_of(1, values))
+        return re.search(named, str(refusal.value)) is not None
+
+    try:
+        wait_until(is_named)
+        found = setting.found()
+        for _ in range(3):
+            with pytest.raises(SinkRefused, match=named):
+                sink.deliver(batch_of(1, values))
+        assert setting.found() == found
+    finally:
+        broker.evaluate("application:set_env(rabbit, max_message_size, 134217728)")
+    sink.deliver(batch_of(1, values))
+    sink.deliver(batch_of(2, rows(2, 3)))
+    sink.close()
+    assert list(dict.fromkeys(setting.found())) == values + rows(2, 3)
+
+
 def test_other_rows_of_the_same_batch_are_delivered(setting: Setting) -> None:
     """After a forced failover a batch may have other rows."""
     sink = setting.made()
@@ -253,6 +283,34 @@ def test_alarm_of_the_broker_is_unavailable(setting: Setting) -> None:
         sink.deliver(batch_of(number, rows(number, 3)))
     sink.close()
     wait_until(lambda: set(setting.found()) == set(expected))
+
+
+def test_alarm_repeats_a_batch_once_at_most(setting: Setting) -> None:
+    """The broker reads what a blocked connection has sent when the alarm ends, also if the client
+    has ended the connection."""
+    sink, number, broker = setting.made(), 0, setting.broker
+    connections = "length(rabbit_networking:connections())"
+
+    def is_blocked() -> bool:
+        nonlocal number
+        number += 1
+        try:
+            sink.deliver(batch_of(number, rows(number, 20), seconds=0.3))
+        except SinkUnavailable as error:
+            return "has an alarm of memory or disk space" in str(error)
+        return False
+
+    with broker.alarm():
+        wait_until(is_blocked)
+        open_now = broker.evaluate(connections)
+        for _ in range(5):
+            with pytest.raises(SinkUnavailable, match="has an alarm of memory or disk space"):
+                sink.deliver(batch_of(number, rows(number, 20), seconds=0.3))
+        assert broker.evaluate(connections) == open_now
+    sink.deliver(batch_of(number, rows(number, 20)))
+    sink.close()
+    copies = Counter(setting.found())
+    assert all(1 <= copies[row] <= 2 for row in rows(number, 20))
 
 
 def test_delivery_ends_in_time_while_the_broker_hangs(setting: Setting) -> None:

@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 CLOSE_SECONDS = 0.1
 """The time that ``close`` waits for the broker. Then the connection ends with its event loop."""
+_ALARM = "; it has an alarm of memory or disk space, and takes no messages until that ends"
 _REPLY = re.compile(r"\b[A-Z]+(?:_[A-Z]+)* - (.+?)\W*$")
 """The broker's reason in the text of an error of the library."""
 
@@ -130,7 +131,7 @@ class Connection:
         except (TimeoutError, asyncio.CancelledError) as error:
             if self._lost is not None:
                 raise self.translated(self._lost) from error
-            alarm = self._alarm()
+            alarm = _ALARM if self.is_blocked else ""
             raise self.unavailable(f"{self.where} does not {what} within {limit:g} s{alarm}") from (
                 error
             )
@@ -141,6 +142,19 @@ class Connection:
     def is_lost(self) -> bool:
         """Whether the connection or its channel has ended."""
         return self._lost is not None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker takes no messages from this connection, because it has an alarm."""
+        transport = getattr(self._connection, "transport", None)
+        unblocked = getattr(
+            getattr(transport, "connection", None), "_Connection__connection_unblocked", None
+        )
+        return self._lost is None and unblocked is not None and not unblocked.is_set()
+
+    def await_unblocked(self, seconds: float) -> None:
+        """Return once the broker takes messages. Raises ``unavailable`` after ``seconds``."""
+        self.call(self._connection.transport.ready(), "take messages", seconds)
 
     def require_alive(self) -> None:
         """Raise the error with which the connection ended, if it has ended."""
@@ -198,17 +212,6 @@ class Connection:
             error = ConnectionError("the connection is closed")
         self._lost = self._lost or error
         self._on_lost()
-
-    def _alarm(self) -> str:
-        """The state of a broker that takes no messages because of an alarm, for an error."""
-        unblocked = getattr(
-            getattr(getattr(self._connection, "transport", None), "connection", None),
-            "_Connection__connection_unblocked",
-            None,
-        )
-        if unblocked is None or unblocked.is_set():
-            return ""
-        return "; it has an alarm of memory or disk space, and takes no messages until that ends"
 
     # -- errors ------------------------------------------------------------------------------------
 

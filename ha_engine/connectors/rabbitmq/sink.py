@@ -80,6 +80,9 @@ class RabbitSink:
         self._name = f"{place.group}/{place.query}/{place.sink}"
         self._connection: Connection | None = None
         self._exchange: Any = None
+        # How many messages the connection publishes together. It begins with one and doubles: the
+        # broker may confirm none of the messages that it got together with one that it refuses.
+        self._window = 1
         # The labels of one batch whose messages were confirmed to this instance.
         self._confirmed: set[RowLabel] = set()
 
@@ -112,15 +115,16 @@ class RabbitSink:
         if not messages:
             return
         try:
-            if self._connection is None or self._connection.is_lost:
-                self.close()
-                self._open(min(self._options.timeout, self._remaining(batch)))
-            sizes = [len(one.value) for one in messages]
-            for first, last in windows(sizes, 0, self._options.in_flight, WINDOW_BYTES):
-                self._publish(batch, messages[first:last], labels[first:last])
+            self._connect(batch)
+            sizes, done = [len(one.value) for one in messages], 0
+            while done < len(messages):
+                _, last = next(windows(sizes, done, self._window, WINDOW_BYTES))
+                self._publish(batch, messages[done:last], labels[done:last])
+                done, self._window = last, min(self._options.in_flight, 2 * self._window)
         except BaseException:
             # What this connection has sent and not confirmed may still arrive at the broker.
-            self.close()
+            if self._connection is None or not self._connection.is_blocked:
+                self.close()
             raise
 
     def close(self) -> None:
@@ -160,24 +164,45 @@ class RabbitSink:
     def _where(self) -> str:
         return f"exchange {self._options.exchange!r} of RabbitMQ at {self._options.host}"
 
+    def _connect(self, batch: OutputBatch) -> None:
+        """Open a connection if there is none that works.
+
+        The broker reads what a blocked connection has sent once its alarm ends, also if the client
+        has ended the connection by then. So a blocked connection stays, as each new one would add
+        another copy of the rows.
+        """
+        seconds = min(self._options.timeout, self._remaining(batch))
+        if self._connection is None or self._connection.is_lost:
+            self.close()
+            self._open(seconds)
+        elif self._connection.is_blocked:
+            self._connection.await_unblocked(seconds)
+
     def _open(self, seconds: float) -> None:
         connection = Connection(self._options, self._name, SinkRefused, SinkUnavailable)
         connection.open(seconds)
-        self._connection = connection
+        self._connection, self._window = connection, 1
         name = self._options.exchange
         self._exchange = connection.call(
-            connection.channel.get_exchange(name, ensure=bool(name)), f"find exchange {name}"
+            connection.channel.get_exchange(name, ensure=bool(name)),
+            f"find exchange {name}",
+            seconds,
         )
 
     def _publish(
         self, batch: OutputBatch, messages: Sequence[_Message], labels: Sequence[RowLabel]
     ) -> None:
         assert self._connection is not None
-        self._connection.call(
-            self._publish_all(messages, labels),
-            f"confirm {len(messages)} messages",
-            min(self._options.timeout, self._remaining(batch)),
-        )
+        try:
+            self._connection.call(
+                self._publish_all(messages, labels),
+                f"confirm {len(messages)} messages",
+                min(self._options.timeout, self._remaining(batch)),
+            )
+        except SinkRefused as error:
+            if len(labels) > 1:
+                raise
+            raise SinkRefused(f"row {labels[0].row} of batch {batch.number}: {error}") from error
 
     async def _publish_all(self, messages: Sequence[_Message], labels: Sequence[RowLabel]) -> None:
         pairs = list(zip(messages, labels, strict=True))

@@ -154,7 +154,7 @@ class Connection:
 
     def await_unblocked(self, seconds: float) -> None:
         """Return once the broker takes messages. Raises ``unavailable`` after ``seconds``."""
-        self.call(self._connection.transport.ready(), "take messages", seconds)
+        self.call(self._unblocked(), "take messages", seconds)
 
     def require_alive(self) -> None:
         """Raise the error with which the connection ended, if it has ended."""
@@ -206,6 +206,11 @@ class Connection:
         self.channel = connection.channel(publisher_confirms=True, on_return_raises=True)
         await self.channel.initialize(timeout=options.timeout)
         self.channel.close_callbacks.add(self._end)
+
+    async def _unblocked(self) -> None:
+        transport = self._connection.transport
+        if transport is not None:
+            await transport.ready()
 
     def _end(self, _: Any, error: BaseException | None) -> None:
         if not isinstance(error, Exception):  # None, or the cancellation of a task of the library

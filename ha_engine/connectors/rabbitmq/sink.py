@@ -193,11 +193,10 @@ class RabbitSink:
         self, batch: OutputBatch, messages: Sequence[_Message], labels: Sequence[RowLabel]
     ) -> None:
         assert self._connection is not None
+        seconds = min(self._options.timeout, self._remaining(batch))
         try:
             self._connection.call(
-                self._publish_all(messages, labels),
-                f"confirm {len(messages)} messages",
-                min(self._options.timeout, self._remaining(batch)),
+                self._publish_all(messages, labels), f"confirm {len(messages)} messages", seconds
             )
         except SinkRefused as error:
             if len(labels) > 1:

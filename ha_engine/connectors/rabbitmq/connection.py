@@ -245,7 +245,7 @@ class Connection:
                 return self.refused(
                     f"{self.where} does not open virtual host {self._options.virtual_host} for "
                     f"user {self._options.user}; create it, or correct virtual_host, or give the "
-                    "user permissions in it"
+                    "user permissions in it, or raise a limit of connections"
                 )
             case errors.ConnectionNotAllowed():
                 return self.refused(f"{self.where} ended the connection: {said}")

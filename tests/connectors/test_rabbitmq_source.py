@@ -179,6 +179,32 @@ def test_messages_have_their_attributes(any_kind: Setting) -> None:
     }
 
 
+def test_headers_that_a_producer_may_choose(any_kind: Setting) -> None:
+    """Java writes an array of bytes, and a program may copy the headers of a stream's message."""
+    any_kind.put(b"1", headers={"bytes": bytearray(b"abc"), "x-stream-offset": "17"})
+    source = any_kind.made("header.bytes", "offset")
+    source.open(None)
+    assert attributes_of(next_batch(source)) == {
+        "header.bytes": ["abc"],
+        "offset": [0 if any_kind.kind == "stream" else None],
+    }
+    source.close()
+
+
+def test_limit_of_connections_is_refused(rabbit: RabbitBroker) -> None:
+    queue = Setting(rabbit, "classic")
+    source = queue.made()
+    limit = (
+        """rabbit_vhost_limit:parse_set(<<"/">>, <<"{\\"max-connections\\": 0}">>, <<"test">>)"""
+    )
+    rabbit.evaluate(limit)
+    try:
+        with pytest.raises(SourceRefused, match="or raise a limit of connections"):
+            source.open(None)
+    finally:
+        rabbit.evaluate('rabbit_vhost_limit:clear(<<"/">>, <<"test">>)')
+
+
 @pytest.mark.parametrize(
     ("seconds", "time"),
     [

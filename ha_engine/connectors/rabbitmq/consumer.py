@@ -237,13 +237,17 @@ class Consumer:
             self._changed.notify_all()
 
 
-def messages_of(deliveries: list[Any], attributes: frozenset[str]) -> Messages:
+def messages_of(
+    deliveries: list[Any], attributes: frozenset[str], is_stream: bool = False
+) -> Messages:
     found = {name: list(map(_reader(name), deliveries)) for name in attributes}
+    if "offset" in found and not is_stream:  # a producer may have copied the header of a stream
+        found["offset"] = [None] * len(deliveries)
     return Messages([bytes(one.body) for one in deliveries], found)
 
 
 def _text(value: Any) -> str | None:
-    if isinstance(value, bytes):
+    if isinstance(value, (bytes, bytearray)):
         return value.decode(errors="replace")
     return None if value is None else str(value)
 

@@ -235,7 +235,7 @@ class StreamSource:
         self._position = Position(self._stream, offsets[-1], _digest(unread[-1]))
         return SourceBatch(
             self._position.text,
-            messages_of(unread, self._place.attributes),
+            messages_of(unread, self._place.attributes, is_stream=True),
             letters,
             lambda row: f"stream {self._stream}, offset {offsets[row]}",
         )

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -647,6 +648,19 @@ def test_a_page_waits_for_a_transaction_that_only_the_log_has(table: Table) -> N
     # The log must be read up to this change before the page after the next one.
     table.run("UPDATE t SET text = 'a' WHERE id = 1")
     journal = rows_of(source.read(2, SECONDS))
+    with commit_that_waits(table):
+        while (batch := source.read(10, 0.0)) is not None:
+            journal += rows_of(batch)
+        assert len(journal) == 2, "a page was read without a transaction that was passed in the log"
+    expected = table.run("SELECT id FROM t ORDER BY id")
+    journal += read(source, len(expected) - 2)
+    assert [(row["id"],) for row in journal] == expected
+    source.close()
+
+
+@contextmanager
+def commit_that_waits(table: Table) -> Iterator[None]:
+    """Let an insert into the table wait for a synchronous standby: it is in the log already."""
     table.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     ended = threading.Event()
 
@@ -664,17 +678,39 @@ def test_a_page_waits_for_a_transaction_that_only_the_log_has(table: Table) -> N
         writer.start()
         wait_until(lambda: table.run("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
         ended.set()
-        while (batch := source.read(10, 0.0)) is not None:
-            journal += rows_of(batch)
-        assert len(journal) == 2, "a page was read without a transaction that was passed in the log"
+        yield
     finally:
         ended.set()
         table.run("ALTER SYSTEM RESET synchronous_standby_names")
         table.run("SELECT pg_reload_conf()")
         writer.join()
+
+
+def test_the_first_page_has_what_a_new_slot_has_passed(table: Table) -> None:
+    """The slot waits for two transactions in turn. A third one begins before the second ends, and
+    its commit is in the log before the slot's beginning, and in no snapshot."""
+    table.options["initial"] = True
+    table.run("CREATE TABLE other (id int)")
+    waiting = "SELECT 1 FROM pg_locks WHERE transactionid = '{}' AND NOT granted"
+    first, second = (table.broker.connect(table.database).cursor() for _ in range(2))
+
+    def begin(cursor: Any) -> str:
+        cursor.execute("BEGIN; INSERT INTO other VALUES (1); SELECT pg_current_xact_id()::text")
+        return waiting.format(cursor.fetchone()[0])
+
+    source, blocked = table.source(), begin(first)
+    opening = threading.Thread(target=source.open, args=(None,))
+    opening.start()
+    wait_until(lambda: table.run(blocked))
+    blocked = begin(second)
+    first.execute("ROLLBACK")
+    wait_until(lambda: table.run(blocked))
+    with commit_that_waits(table):
+        second.execute("ROLLBACK")
+        opening.join()
+        assert source.read(10, 0.0) is None, "a page was read without a transaction of the log"
     expected = table.run("SELECT id FROM t ORDER BY id")
-    journal += read(source, len(expected) - 2)
-    assert [(row["id"],) for row in journal] == expected
+    assert [(row["id"],) for row in read(source, len(expected))] == expected
     source.close()
 
 

@@ -116,7 +116,6 @@ class PostgresCdcSource:
             present = self._present(server, offset)
             table = self._table(server, present)
             slot = self._require_slot(server, present)
-            is_new = slot is None
             if slot is None:
                 present = self._created_slot(server)
                 slot = self._require_slot(server, present)
@@ -125,8 +124,9 @@ class PostgresCdcSource:
                     f"the replication slot {self._names.slot!r} vanished after its creation"
                 )
             start = self._start(server, present, slot, offset)
-            if start.initial and offset is None and not is_new:
-                # The slot may have passed transactions that no snapshot sees yet.
+            if start.initial and offset is None:
+                # The slot may have passed transactions that no snapshot sees yet, even a new one:
+                # a commit that waits for a synchronous standby is already in the log.
                 hidden = server.unfinished()
                 start = replace(start, initial=start.initial.with_hidden(hidden))
             is_unknown = offset is None and start.initial is None

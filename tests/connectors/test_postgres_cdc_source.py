@@ -742,6 +742,42 @@ def test_the_order_of_pages_is_that_of_the_database(table: Table) -> None:
     assert set(seen.values()) == {"new"}
 
 
+def test_a_key_whose_operators_are_in_no_search_path_is_read_in_its_order(table: Table) -> None:
+    """A type like citext: the order ignores the case, and the cast to text is implicit."""
+    lower = 'lower($1::text) COLLATE "C"', 'lower($2::text) COLLATE "C"'
+    table.run(
+        "CREATE TYPE ci;"
+        "CREATE FUNCTION ci_in(cstring) RETURNS ci AS 'textin' LANGUAGE internal IMMUTABLE STRICT;"
+        "CREATE FUNCTION ci_out(ci) RETURNS cstring AS 'textout' LANGUAGE internal IMMUTABLE STRICT;"
+        "CREATE TYPE ci (INPUT = ci_in, OUTPUT = ci_out, LIKE = text);"
+        "CREATE CAST (ci AS text) WITHOUT FUNCTION AS IMPLICIT;"
+        "CREATE FUNCTION ci_cmp(ci, ci) RETURNS int LANGUAGE sql IMMUTABLE STRICT AS"
+        f" $$ SELECT bttextcmp({', '.join(lower)}) $$"
+    )
+    for number, operator in enumerate(("<", "<=", "=", ">=", ">")):
+        table.run(
+            f"CREATE FUNCTION ci{number}(ci, ci) RETURNS bool LANGUAGE sql IMMUTABLE STRICT AS"
+            f" $$ SELECT {lower[0]} {operator} {lower[1]} $$;"
+            f"CREATE OPERATOR {operator} (LEFTARG = ci, RIGHTARG = ci, FUNCTION = ci{number})"
+        )
+    table.run(
+        "CREATE OPERATOR CLASS ci_ops DEFAULT FOR TYPE ci USING btree AS OPERATOR 1 <,"
+        " OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 ci_cmp(ci, ci);"
+        "CREATE TABLE v (a ci, b int, PRIMARY KEY (a, b));"
+        "INSERT INTO v SELECT x, n FROM unnest('{a,B,c,D}'::text[]::ci[]) x, unnest('{9,10}'::int[]) n"
+    )
+    table.schema = pa.schema([("a", pa.string()), ("b", pa.int64()), ("op", pa.string())])
+    source = table.opened(table="v", initial=True)
+    journal = rows_of(source.read(3, SECONDS))
+    table.run("UPDATE v SET b = b")
+    while (batch := source.read(3, 0.3)) is not None:
+        journal += rows_of(batch)
+    source.close()
+    reads = [(row["a"], row["b"]) for row in journal if row["op"] == "read"]
+    assert reads == [(a, b) for a in "aBcD" for b in (9, 10)]
+    assert sum(row["op"] == "update" for row in journal) == 3, "the changes of the first page only"
+
+
 def test_a_filtered_and_partitioned_table_is_read_through_its_root(table: Table) -> None:
     table.run(
         "CREATE TABLE v (id int PRIMARY KEY, text text, hidden int) PARTITION BY RANGE (id);"

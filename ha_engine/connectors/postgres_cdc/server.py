@@ -6,11 +6,11 @@ Nothing here knows what a stream is.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg2
 from psycopg2.extras import LogicalReplicationConnection
@@ -62,6 +62,9 @@ _REFUSED_TEXTS = (
     "does not support SSL",
 )
 _LIMIT, _FILE_MISSING, _NOT_READY, _NO_OBJECT = "53400", "58P01", "55000", "42704"
+_BTREE_EQUAL, _BTREE_GREATER = 3, 5
+"""The strategies of a B-tree's operators."""
+_GREATER = "OPERATOR(pg_catalog.>)"
 LOST = (
     "changes after the source's offset are lost; give the source another name, with which it "
     "begins anew (with initial: true it reads the whole table again), or accept the loss with "
@@ -71,6 +74,9 @@ _RIGHTS = (
     "the user needs the attribute REPLICATION (ALTER ROLE … REPLICATION), and SELECT on the table "
     "for the initial read"
 )
+
+Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
+"""The values of a statement's placeholders."""
 
 
 class SlotBusy(SourceUnavailable):
@@ -129,11 +135,13 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A column of the primary key, with SQL for its type and its collation."""
+    """A column of the primary key, with SQL for its type with the collation, and for the operators
+    of its order, such as ``OPERATOR(pg_catalog.>)``."""
 
     name: str
     type: str
-    collation: str
+    equal: str
+    greater: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,12 +387,21 @@ class Server:
         return names, row_filter or "", frozenset(name for name, flag in kinds if flag)
 
     def _key(self, oid: int) -> tuple[KeyColumn, ...]:
+        # The operators of a type such as citext are not in the search path.
+        operators = ", ".join(
+            "(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM pg_amop m"
+            " JOIN pg_operator o ON o.oid = m.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace"
+            " WHERE m.amopfamily = c.opcfamily AND m.amoplefttype = c.opcintype"
+            f" AND m.amoprighttype = c.opcintype AND m.amopstrategy = {strategy})"
+            for strategy in (_BTREE_EQUAL, _BTREE_GREATER)
+        )
         found = self.query(
-            "SELECT a.attname, format_type(a.atttypid, -1),"
+            "SELECT a.attname, format_type(a.atttypid, -1) ||"
             " CASE WHEN l.oid IS NULL THEN '' ELSE"
-            "  format(' COLLATE %%I.%%I', n.nspname, l.collname) END"
-            " FROM pg_index i"
-            " CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)"
+            f"  format(' COLLATE %%I.%%I', n.nspname, l.collname) END, {operators}"
+            " FROM pg_index i CROSS JOIN unnest(i.indkey::int2[], i.indclass::oid[])"
+            "  WITH ORDINALITY k(attnum, class, place)"
+            " JOIN pg_opclass c ON c.oid = k.class"
             " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
             " LEFT JOIN pg_collation l ON l.oid = a.attcollation"
             " LEFT JOIN pg_namespace n ON n.oid = l.collnamespace"
@@ -499,18 +516,18 @@ class Server:
         self, name: str, table: TableForm, after: Key | None, rows_max: int
     ) -> tuple[tuple[str, ...], bool]:
         columns = ", ".join(f"t.{quoted(column)}" for column, _ in table.columns)
-        key = ", ".join(f"t.{quoted(column.name)}" for column in table.key)
+        keys = [f"t.{quoted(column.name)}" for column in table.key]
         where = [f"({table.row_filter.replace('%', '%%')})"] if table.row_filter else []
         if after is not None:
-            where.append(f"({key}) > ({', '.join('%s' for _ in after)})")
+            where.append(_beyond(table.key, keys, "after", after))
         cursor = Cursor(
             self,
             "",
             "SELECT r, octet_length(r) AS size FROM ("
             f"SELECT ROW({columns})::text AS r FROM {'ONLY ' if table.kind == 'r' else ''}{name} t"
             f"{' WHERE ' if where else ''}{' AND '.join(where)}"
-            f" ORDER BY {key} LIMIT {rows_max}) page",
-            after or (),
+            f" ORDER BY {', '.join(keys)} LIMIT {rows_max}) page",
+            _named("after", after or ()),
         )
         rows, size = list[str](), 0
         while chunk := cursor.fetch():
@@ -525,23 +542,18 @@ class Server:
     def parts(self, table: TableForm, keys: Sequence[Key], initial: Initial) -> list[Part]:
         """The parts of the table to which ``keys`` belong, compared as PostgreSQL compares them."""
         places = range(len(table.key))
-        types = [f"::{column.type}{column.collation}" for column in table.key]
-        given = ", ".join(f"k.c{place}{types[place]}" for place in places)
-        bound = ", ".join(f"%s{types[place]}" for place in places)
-        names = ", ".join(f"c{place}" for place in places)
-
-        def beyond(key: Key | None) -> str:
-            return "true" if key is None else f"({given}) > ({bound})"
-
-        page = initial.page
-        is_after = "false" if page is None else beyond(page.after)
-        is_later = "false" if initial.is_whole else beyond(initial.to)
-        values = [*((page and page.after) or ()), *((not initial.is_whole and initial.to) or ())]
+        given = [f"k.c{place}::{column.type}" for place, column in enumerate(table.key)]
+        page, to = initial.page, initial.to
+        after = page.after if page else None
+        is_after = "false" if page is None else _beyond(table.key, given, "after", after)
+        is_later = "false" if initial.is_whole else _beyond(table.key, given, "to", to)
         found = self.query(
             f"SELECT {is_after}, {is_later}"
-            f" FROM unnest({', '.join('%s::text[]' for _ in places)})"
-            f" WITH ORDINALITY k({names}, n) ORDER BY n",
-            [*values, *(list(column) for column in zip(*keys, strict=True))],
+            f" FROM unnest({', '.join(f'%(key{place})s::text[]' for place in places)})"
+            f" WITH ORDINALITY k({', '.join(f'c{place}' for place in places)}, n) ORDER BY n",
+            _named("after", after or ())
+            | _named("to", to or ())
+            | _named("key", [list(column) for column in zip(*keys, strict=True)]),
         )
         return [
             Part.LATER if later else Part.LAST if after else Part.EARLIER for after, later in found
@@ -549,11 +561,11 @@ class Server:
 
     # -- statements --------------------------------------------------------------------------------
 
-    def query(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, values: Values) -> list[tuple[Any, ...]]:
         with self._translated():
             return self._execute(sql, values)
 
-    def _execute(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _execute(self, sql: str, values: Values) -> list[tuple[Any, ...]]:
         with self._connection.cursor() as cursor:
             cursor.execute(sql, values)
             return cursor.fetchall() if cursor.description else []
@@ -573,7 +585,7 @@ class Cursor:
     says how large the rows after it are.
     """
 
-    def __init__(self, server: Server, hold: str, sql: str, values: Sequence[Any]) -> None:
+    def __init__(self, server: Server, hold: str, sql: str, values: Values) -> None:
         self._server, self._count = server, 1
         sizes = ", ".join(
             f"sum(size) OVER (ROWS BETWEEN 1 FOLLOWING AND {rows} FOLLOWING)"
@@ -597,6 +609,25 @@ class Cursor:
 
     def close(self) -> None:
         self._server.query("CLOSE ha_engine", ())
+
+
+def _named(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    return {f"{name}{place}": value for place, value in enumerate(values)}
+
+
+def _beyond(key: Sequence[KeyColumn], given: Sequence[str], name: str, bound: Key | None) -> str:
+    """SQL for whether the key ``given`` comes after ``bound``, whose values are the parameters
+    ``_named(name, bound)``."""
+    if bound is None:
+        return "true"
+    bounds = [f"%({name}{place})s::{column.type}" for place, column in enumerate(key)]
+    if all(column.greater == _GREATER for column in key):
+        # PostgreSQL can find the first row in the index.
+        return f"({', '.join(given)}) {_GREATER} ({', '.join(bounds)})"
+    beyond = "false"
+    for column, one, than in reversed(list(zip(key, given, bounds, strict=True))):
+        beyond = f"({one} {column.greater} {than} OR {one} {column.equal} {than} AND {beyond})"
+    return beyond
 
 
 def _record_end(insert: int, block: int) -> int:

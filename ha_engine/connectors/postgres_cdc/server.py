@@ -135,8 +135,8 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A column of the primary key, with SQL for its type with the collation, and for the operators
-    of its order, such as ``OPERATOR(pg_catalog.>)``."""
+    """A column of the primary key, with SQL for statements with placeholders: for its type with the
+    collation, and for the operators of its order, such as ``OPERATOR(pg_catalog.>)``."""
 
     name: str
     type: str
@@ -178,6 +178,11 @@ class PageRows:
 def quoted(name: str) -> str:
     """``name`` as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def _as_written(sql: str) -> str:
+    """``sql`` for a statement with placeholders, in which a percent sign must be doubled."""
+    return sql.replace("%", "%%")
 
 
 class Server:
@@ -343,8 +348,9 @@ class Server:
         return found[0] if found else None
 
     def create_publication(self, publication: str, schema: str, table: str, kinds: str) -> None:
+        names = f"{quoted(publication)} FOR TABLE {quoted(schema)}.{quoted(table)}"
         self.query(
-            f"CREATE PUBLICATION {quoted(publication)} FOR TABLE {quoted(schema)}.{quoted(table)}"
+            f"CREATE PUBLICATION {_as_written(names)}"
             " WITH (publish = %s, publish_via_partition_root = true)",
             (kinds,),
         )
@@ -409,7 +415,7 @@ class Server:
             " ORDER BY k.place",
             (oid,),
         )
-        return tuple(KeyColumn(*row) for row in found)
+        return tuple(KeyColumn(name, *map(_as_written, sql)) for name, *sql in found)
 
     def may(self, schema: str, table: str) -> tuple[bool, bool]:
         """Whether the user may use replication slots, and read the table."""
@@ -498,7 +504,7 @@ class Server:
         try:
             # The lock comes before the snapshot. Otherwise a TRUNCATE, or an ALTER TABLE that
             # rewrites the table, could end between them, and the table would look empty.
-            self.query(f"LOCK TABLE {name} IN ACCESS SHARE MODE", ())
+            self.query(f"LOCK TABLE {_as_written(name)} IN ACCESS SHARE MODE", ())
             [(text, end, block, now)] = self.query(
                 "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn(),"
                 " current_setting('wal_block_size')::int, clock_timestamp()",
@@ -515,16 +521,17 @@ class Server:
     def _rows_after(
         self, name: str, table: TableForm, after: Key | None, rows_max: int
     ) -> tuple[tuple[str, ...], bool]:
-        columns = ", ".join(f"t.{quoted(column)}" for column, _ in table.columns)
-        keys = [f"t.{quoted(column.name)}" for column in table.key]
-        where = [f"({table.row_filter.replace('%', '%%')})"] if table.row_filter else []
+        columns = _as_written(", ".join(f"t.{quoted(column)}" for column, _ in table.columns))
+        keys = [_as_written(f"t.{quoted(column.name)}") for column in table.key]
+        where = [f"({_as_written(table.row_filter)})"] if table.row_filter else []
         if after is not None:
             where.append(_beyond(table.key, keys, "after", after))
+        only = "ONLY " if table.kind == "r" else ""
         cursor = Cursor(
             self,
             "",
             "SELECT r, octet_length(r) AS size FROM ("
-            f"SELECT ROW({columns})::text AS r FROM {'ONLY ' if table.kind == 'r' else ''}{name} t"
+            f"SELECT ROW({columns})::text AS r FROM {only}{_as_written(name)} t"
             f"{' WHERE ' if where else ''}{' AND '.join(where)}"
             f" ORDER BY {', '.join(keys)} LIMIT {rows_max}) page",
             _named("after", after or ()),

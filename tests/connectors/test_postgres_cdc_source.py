@@ -19,6 +19,7 @@ from psycopg2.extras import LogicalReplicationConnection
 
 from ha_engine.connectors.postgres_cdc import reading
 from ha_engine.connectors.postgres_cdc.offset import lsn_of
+from ha_engine.connectors.postgres_cdc.server import Server
 from ha_engine.connectors.postgres_cdc.source import PostgresCdcSource
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import SourceBatch, SourcePlace, SourcePlugin
@@ -658,6 +659,30 @@ def test_a_page_waits_for_a_transaction_that_only_the_log_has(table: Table) -> N
     source.close()
 
 
+def test_a_read_ends_while_a_page_waits_and_others_write(table: Table) -> None:
+    table.run(f"CREATE PUBLICATION {table.slot} FOR TABLE t; INSERT INTO t VALUES (1, 'a')")
+    table.run("CREATE TABLE other (id int)")
+    table.run(f"SELECT pg_create_logical_replication_slot('{table.slot}', 'pgoutput')")
+    unfinished = table.broker.connect(table.database).cursor()
+    unfinished.execute("BEGIN; INSERT INTO other VALUES (1)")
+    source = table.opened(initial=True)
+    peek, peeks = Server.peek, 0
+
+    def peek_and_write(*given: Any) -> Any:
+        nonlocal peeks
+        peeks += 1
+        table.run("INSERT INTO other VALUES (1)")
+        assert peeks < 10, "the read goes on as long as others write"
+        return peek(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Server, "peek", peek_and_write)
+        assert source.read(10, 0.0) is None
+    unfinished.execute("COMMIT")
+    assert [row["id"] for row in read(source, 1)] == [1]
+    source.close()
+
+
 @contextmanager
 def commit_that_waits(table: Table) -> Iterator[None]:
     """Let an insert into the table wait for a synchronous standby: it is in the log already."""
@@ -764,7 +789,8 @@ def test_a_key_whose_operators_are_in_no_search_path_is_read_in_its_order(table:
         "CREATE OPERATOR CLASS ci_ops DEFAULT FOR TYPE ci USING btree AS OPERATOR 1 <,"
         " OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 ci_cmp(ci, ci);"
         "CREATE TABLE v (a ci, b int, PRIMARY KEY (a, b));"
-        "INSERT INTO v SELECT x, n FROM unnest('{a,B,c,D}'::text[]::ci[]) x, generate_series(9, 10) n"
+        "INSERT INTO v SELECT x, n FROM unnest('{a,B,c,D}'::text[]::ci[]) x,"
+        " generate_series(9, 10) n"
     )
     table.schema = pa.schema([("a", pa.string()), ("b", pa.int64()), ("op", pa.string())])
     source = table.opened(table="v", initial=True)

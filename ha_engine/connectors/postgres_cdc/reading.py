@@ -139,14 +139,16 @@ class Reading:
 
     def _next(self, rows_max: int) -> SourceBatch | None:
         while True:
+            must_wait = False
             if self._cursor is None and not self._events:
                 if self._wants_page and (batch := self._page(rows_max)) is not None:
                     return batch
+                must_wait = self._wants_page
                 if not self._peek():
                     return self._progress(must=False)
             if (batch := self._batch(rows_max)) is not None:
                 return batch
-            if not self._wants_page and not self._is_behind:
+            if not self._is_behind and (must_wait or not self._wants_page):
                 return None
 
     # -- the slot ----------------------------------------------------------------------------------

@@ -1056,6 +1056,13 @@ def test_a_user_without_rights_is_named_and_no_secret_is_shown(table: Table) -> 
     table.run(f"DROP PUBLICATION p; DROP ROLE {role}")
 
 
+def test_a_user_that_only_reads_by_default_may_name_several_hosts(table: Table) -> None:
+    table.run(f"ALTER DATABASE {table.database} SET default_transaction_read_only = on")
+    source = table.opened(host=f"{table.broker.host},{table.broker.host}")
+    assert source.read(10, 0.0) is not None
+    source.close()
+
+
 def test_a_server_that_does_not_answer_is_unavailable(table: Table) -> None:
     reason = refusal(lambda: table.opened(host="127.0.0.1", port=1), SourceUnavailable)
     assert "127.0.0.1" in reason

@@ -213,7 +213,7 @@ class Server:
             "connect_timeout": max(2, round(options.connect_timeout)),
             "application_name": application[:63],
             "client_encoding": "UTF8",
-            "target_session_attrs": "read-write" if "," in options.host else None,
+            "target_session_attrs": "primary" if "," in options.host else None,
             # A server that vanished without a word is noticed within about half a minute.
             "keepalives_idle": 10,
             "keepalives_interval": 5,

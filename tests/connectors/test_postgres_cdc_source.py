@@ -513,6 +513,22 @@ def test_an_unchanged_large_value_is_refused_filled_or_named(table: Table) -> No
     source.close()
 
 
+def test_an_unchanged_large_value_of_a_partition_is_no_null(table: Table) -> None:
+    """The replica identity of the root is not that of its partition, which has the key alone."""
+    table.run(
+        "CREATE TABLE v (id int PRIMARY KEY, text text) PARTITION BY RANGE (id);"
+        "CREATE TABLE v1 PARTITION OF v FOR VALUES FROM (0) TO (100);"
+        "ALTER TABLE v1 ALTER text SET STORAGE EXTERNAL; ALTER TABLE v REPLICA IDENTITY FULL"
+    )
+    source = table.opened(table="v")
+    table.run(f"INSERT INTO v VALUES (1, '{'x' * 10_000}')")
+    read(source, 1)
+    table.run("UPDATE v SET id = 2")
+    assert read(source, 1, rows_max=1) == [{"op": "delete", "id": 1}]
+    assert "of each partition" in refusal(lambda: source.read(10, SECONDS))
+    source.close()
+
+
 # -- the initial read ------------------------------------------------------------------------------
 
 

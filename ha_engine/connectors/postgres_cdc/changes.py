@@ -155,7 +155,7 @@ class Changes:
                 yield "delete", change.old, change.old if change.old_is_whole else None
             case Update():
                 old = change.old if change.old_is_whole else None
-                new = _filled(change, relation)
+                new = _filled(change)
                 if change.old is not None and self._key_differs(change.old, new, relation):
                     yield "delete", change.old, old
                     yield "insert", new, None
@@ -169,13 +169,17 @@ class Changes:
         return _key(relation, old, names) != _key(relation, new, names)
 
 
-def _filled(change: Update, relation: Relation) -> Values:
-    """The new row, with unchanged values from the old row as far as the log has it."""
+def _filled(change: Update) -> Values:
+    """The new row, with unchanged values from the old row as far as the log has it.
+
+    Null in the old row says nothing, since null is never a value that PostgreSQL stores apart. The
+    old row of a partition may have its key alone, although the root's replica identity is full.
+    """
     if change.old is None or Unchanged.TOAST not in change.new:
         return change.new
     return tuple(
-        old if new is Unchanged.TOAST and (change.old_is_whole or column.is_key) else new
-        for column, old, new in zip(relation.columns, change.old, change.new, strict=True)
+        old if new is Unchanged.TOAST and old is not None else new
+        for old, new in zip(change.old, change.new, strict=True)
     )
 
 

@@ -296,7 +296,7 @@ class Reading:
                 raise SourceRefused(
                     f"{place}: {unchanged}; set unchanged_column, or unchanged: dead_letter, and "
                     f"for later updates run ALTER TABLE {self._names.quoted_table} REPLICA "
-                    "IDENTITY FULL"
+                    "IDENTITY FULL (of each partition, if the table has some)"
                 ) from None
             batch.reject(place, str(unchanged), repr(values).encode()[:4096])
 

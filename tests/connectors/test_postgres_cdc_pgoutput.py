@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -323,3 +325,22 @@ def test_a_value_has_the_form_of_its_column(
 )
 def test_the_text_of_a_row_is_split(row: str, fields: list[str | None]) -> None:
     assert fields_of(row) == fields
+
+
+def test_a_large_value_is_split_without_a_state_for_each_character() -> None:
+    """The memory of the matcher counts, which tracemalloc does not see."""
+    size = 4_000_000
+    program = (
+        "import resource, sys\n"
+        "from ha_engine.connectors.postgres_cdc.values import TypeForm, fields_of, writer_of\n"
+        "import pyarrow as pa\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
+        f"value = 'x ' * {size // 2}\n"
+        "array = writer_of(1009, {1009: TypeForm(1009, 25)}, pa.list_(pa.string()))\n"
+        "before = peak()\n"
+        "assert fields_of(f'(1,\"{value}\")') == ['1', value]\n"
+        "assert len(array(f'{{\"{value}\"}}')) == len(value) + 4\n"
+        "print(peak() - before)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert int(ended.stdout) < 20 * size

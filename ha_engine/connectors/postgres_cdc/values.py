@@ -115,10 +115,14 @@ _WRITERS: dict[int, Writer] = {
 }
 
 
+# In the patterns below, a possessive repetition keeps no state for each character, of which a value
+# may have millions.
+
+
 def _array_writer(write: Writer, delimiter: str) -> Writer:
     separator = re.escape(delimiter)
     token = re.compile(
-        rf'(?P<mark>[{{}}{separator}])|"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^{{}}"{separator}]+)',
+        rf'(?P<mark>[{{}}{separator}])|"(?P<quoted>(?:[^"\\]++|\\.)*+)"|(?P<bare>[^{{}}"{separator}]+)',
         re.DOTALL,
     )
 
@@ -139,7 +143,7 @@ def _array_writer(write: Writer, delimiter: str) -> Writer:
 
 
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_FIELD = re.compile(r'(?:"((?:[^"]|"")*)"|([^,"]*))(,|$)', re.DOTALL)
+_FIELD = re.compile(r'(?:"((?:[^"]++|"")*+)"|([^,"]*))(,|$)', re.DOTALL)
 
 
 def fields_of(row: str) -> list[str | None]:

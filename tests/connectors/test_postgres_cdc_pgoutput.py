@@ -224,7 +224,10 @@ def test_an_unchanged_value_is_filled_from_the_old_row() -> None:
 _keys = st.none() | st.lists(st.text(), min_size=1).map(tuple)
 _snapshots = st.builds(Snapshot, _lsns, _lsns, st.frozensets(_lsns))
 _pages = st.none() | st.builds(Page, _keys, _snapshots, _lsns)
-_initials = st.none() | st.builds(Initial, _keys, st.booleans(), _pages, st.frozensets(_oids))
+_orders = st.none() | st.text()
+_initials = st.none() | st.builds(
+    Initial, _keys, st.booleans(), _pages, st.frozensets(_oids), _orders
+)
 _insides = st.none() | st.builds(Inside, _lsns, _oids, _oids)
 
 

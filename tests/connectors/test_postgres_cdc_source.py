@@ -830,6 +830,30 @@ def test_a_percent_sign_in_a_name_is_no_placeholder(table: Table) -> None:
     source.close()
 
 
+def test_a_primary_key_that_changes_between_two_pages_is_refused(table: Table) -> None:
+    table.run("INSERT INTO t SELECT n, 'a' FROM generate_series(1, 12) n")
+    table.options["initial"] = True
+    source = table.opened()
+    first = source.read(5, SECONDS)
+    assert first is not None
+    table.run("ALTER TABLE t ALTER id TYPE text")  # 10, 11 and 12 come before the next page now
+    with pytest.raises(SourceRefused):
+        source.read(5, SECONDS)
+    reason = refusal(lambda: table.opened(first.offset))
+    assert "primary key" in reason
+    assert '"id" integer' in reason
+    table.run("ALTER TABLE t ALTER id TYPE int USING id::int")
+    source = table.opened(first.offset)
+    table.run("ALTER TABLE t ADD extra int")
+    assert "altered" in refusal(lambda: source.read(5, SECONDS), SourceUnavailable)
+    source = table.opened(first.offset)
+    assert "'extra'" in refusal(lambda: source.read(7, SECONDS))
+    table.options["ignore_columns"] = ["extra"]
+    source = table.opened(first.offset)
+    assert [row["id"] for row in read(source, 7)] == list(range(6, 13))
+    source.close()
+
+
 def test_a_filtered_and_partitioned_table_is_read_through_its_root(table: Table) -> None:
     table.run(
         "CREATE TABLE v (id int PRIMARY KEY, text text, hidden int) PARTITION BY RANGE (id);"

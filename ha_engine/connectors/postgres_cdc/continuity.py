@@ -96,15 +96,16 @@ def gap_since(
     return gap_of(server, names, present, known)
 
 
-def start_after(gap: Gap, server: Server, known: Offset, start: Offset) -> Offset:
+def start_after(gap: Gap, server: Server, known: Offset, start: Offset, order: str) -> Offset:
     """Return the offset to continue at if a person accepts ``gap``: behind what the journal has.
-    ``start`` is the beginning of the slot. The initial read continues behind its last page."""
+    ``start`` is the beginning of the slot. The initial read continues behind its last page, or
+    begins again with another table, whose primary key has the order ``order``."""
     start = replace(start, lsn=max(start.lsn, gap.common))
     if known.initial is None or known.initial.is_whole:
         return start
     is_same_table = known.published.table == start.published.table
-    initial = Initial(known.initial.to if is_same_table else None)
-    return replace(start, initial=initial.with_hidden(server.unfinished()))
+    initial = known.initial if is_same_table else Initial(order=order)
+    return replace(start, initial=replace(initial, page=None, hidden=server.unfinished()))
 
 
 def _require_name(server: Server, names: Names, table: int) -> None:

@@ -88,13 +88,15 @@ class Initial:
     """The state of the initial read. Pages have the keys up to ``to``, or all keys if ``is_whole``.
 
     ``page`` is the last page until the log is read through it. ``hidden`` are transactions of the
-    log, with changes left out for later pages, that snapshots did not see yet.
+    log, with changes left out for later pages, that snapshots did not see yet. ``order`` describes
+    the primary key: with another one, ``to`` says nothing. An offset of an older version has none.
     """
 
     to: Key | None = None
     is_whole: bool = False
     page: Page | None = None
     hidden: frozenset[int] = frozenset()
+    order: str | None = None
 
     @property
     def has_bounds(self) -> bool:
@@ -117,7 +119,8 @@ class Initial:
         self, to: Key | None, is_whole: bool, snapshot: Snapshot, through: int
     ) -> Initial:
         """The state after the next page, which ends at ``to``, or at the end if ``is_whole``."""
-        return Initial(to, is_whole, Page(self.to, snapshot, through))
+        page = Page(self.to, snapshot, through)
+        return Initial(to, is_whole, page, order=self.order)
 
     def with_hidden(self, xids: Iterable[int]) -> Initial:
         return replace(self, hidden=frozenset(xids))
@@ -130,7 +133,7 @@ class Initial:
 
     def restarted(self, xid: int) -> Initial:
         """The state after a truncation by ``xid``."""
-        return Initial(hidden=self.hidden | {xid})
+        return Initial(hidden=self.hidden | {xid}, order=self.order)
 
     def may_read(self, snapshot: Snapshot) -> bool:
         """Whether a page of ``snapshot`` sees all that was left out."""

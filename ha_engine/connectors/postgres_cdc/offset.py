@@ -120,6 +120,8 @@ class Offset:
 
 def _document_of(initial: Initial) -> dict[str, Any]:
     document: dict[str, Any] = {"to": initial.to, "whole": initial.is_whole}
+    if initial.order is not None:
+        document["order"] = initial.order
     if initial.hidden:
         document["hidden"] = sorted(initial.hidden)
     if initial.page:
@@ -146,6 +148,7 @@ def _initial_of(document: dict[str, Any]) -> Initial:
             lsn_of(page["through"]),
         ),
         frozenset(document.get("hidden", ())),
+        document.get("order"),
     )
 
 

@@ -40,7 +40,7 @@ from ha_engine.connectors.postgres_cdc.server import (
 )
 from ha_engine.connectors.postgres_cdc.values import fields_of
 from ha_engine.connectors.streams import BATCH_BYTES_MAX
-from ha_engine.errors import SourceRefused
+from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import OFFSET_BYTES_MAX, Backlog, DeadLetter, SourceBatch, SourcePlace
 
 CHANGES_MAX = 20_000
@@ -307,9 +307,12 @@ class Reading:
             self._form_known = relation, form
         return self._form_known[1]
 
-    def _present_columns(self) -> set[str]:
+    def _present_table(self) -> TableForm | None:
         names = self._names
-        table = self._server.table(names.publication, names.schema, names.table)
+        return self._server.table(names.publication, names.schema, names.table)
+
+    def _present_columns(self) -> set[str]:
+        table = self._present_table()
         return {name for name, _ in table.columns} if table else set()
 
     # -- the initial read --------------------------------------------------------------------------
@@ -337,8 +340,13 @@ class Reading:
             # What the page has seen must not be lost by a crash of the server, and must be decoded
             # before the next page.
             self._server.flush()
-        # The page is of the right table if its name has the right oid afterwards.
+        # The page is of the right table if its name has the right oid afterwards, and the columns
+        # and the key that the source knows.
         self._require_slot()
+        if self._present_table() != table:
+            raise SourceUnavailable(
+                f"the table {self._names.quoted_table} was altered; the node opens the source again"
+            )
         relation = self._present_relation()
         names = [column.name for column in relation.columns]
         form = self._form(relation, lambda: names)

@@ -163,6 +163,11 @@ class TableForm:
     def key_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.key)
 
+    @property
+    def order(self) -> str:
+        """The order of the primary key, as text."""
+        return ", ".join(f"{quoted(one.name)} {one.type} {one.greater}" for one in self.key)
+
 
 @dataclass(frozen=True, slots=True)
 class PageRows:

@@ -99,7 +99,7 @@ class PostgresCdcSource:
             table = self._table(server, present)
             if (slot := self._require_slot(server, present)) is None:
                 return None
-            start = self._start(server, present, slot, offset)
+            start = self._start(server, present, slot, offset, table)
             reading = Reading(
                 server, self._options, self._place, self._names, table, start, takes=False
             )
@@ -123,7 +123,7 @@ class PostgresCdcSource:
                 raise SourceUnavailable(
                     f"the replication slot {self._names.slot!r} vanished after its creation"
                 )
-            start = self._start(server, present, slot, offset)
+            start = self._start(server, present, slot, offset, table)
             if start.initial and offset is None:
                 # The slot may have passed transactions that no snapshot sees yet, even a new one:
                 # a commit that waits for a synchronous standby is already in the log.
@@ -259,7 +259,9 @@ class PostgresCdcSource:
                 raise
         return server.present(self._names)
 
-    def _start(self, server: Server, present: Present, slot: Slot, offset: str | None) -> Offset:
+    def _start(
+        self, server: Server, present: Present, slot: Slot, offset: str | None, table: TableForm
+    ) -> Offset:
         """Return the offset to continue at. Raises SourceRefused unless the slot has everything
         after it."""
         system, timeline = server.system()
@@ -267,13 +269,26 @@ class PostgresCdcSource:
             raise SourceUnavailable("the publication was changed in this moment")
         beginning = Offset(system, timeline, slot.confirmed, present.published)
         if offset is None:
-            return replace(beginning, initial=Initial() if self._options.initial else None)
+            initial = Initial(order=table.order) if self._options.initial else None
+            return replace(beginning, initial=initial)
         known = Offset.parse(offset)
+        self._require_order(known, table)
         if gap := gap_since(server, self._names, present, known, system, timeline):
             if self._skips_to(slot):
-                return start_after(gap, server, known, beginning)
+                return start_after(gap, server, known, beginning, table.order)
             raise gap.refusal(slot)
         return replace(known, timeline=timeline)
+
+    def _require_order(self, known: Offset, table: TableForm) -> None:
+        if known.initial is None or known.published.table != table.oid:
+            return
+        if known.initial.order not in (None, table.order):
+            raise SourceRefused(
+                f"the primary key of {self._names.quoted_table} was changed during the initial "
+                f"read, from {known.initial.order} to {table.order}, so that the place of the next "
+                "page is not known; change the key back, or give the source another name, with "
+                "which it reads the whole table again"
+            )
 
     def _skips_to(self, slot: Slot) -> bool:
         skip_to = self._options.skip_to

@@ -22,6 +22,7 @@ from ha_engine.connectors.postgres_cdc.offset import (
     lsn_of,
     lsn_text,
 )
+from ha_engine.connectors.postgres_cdc.options import PostgresCdcOptions
 from ha_engine.connectors.postgres_cdc.pgoutput import (
     BadMessage,
     Begin,
@@ -40,6 +41,7 @@ from ha_engine.connectors.postgres_cdc.pgoutput import (
     Values,
     decode,
 )
+from ha_engine.connectors.postgres_cdc.rows import require_fit
 from ha_engine.connectors.postgres_cdc.values import TypeForm, fields_of, writer_of
 from ha_engine.errors import SourceRefused
 
@@ -347,3 +349,19 @@ def test_a_large_value_is_split_without_a_state_for_each_character() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert int(ended.stdout) < 20 * size
+
+
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        ("lsn_column", pa.field("extra", pa.int32())),
+        ("unchanged_column", pa.field("extra", pa.list_(pa.int64()))),
+        ("unchanged_column", pa.field("extra", pa.list_(pa.string()), nullable=False)),
+        ("before_column", pa.field("extra", pa.string(), nullable=False)),
+    ],
+)
+def test_a_column_that_would_refuse_its_values_is_refused(key: str, field: pa.Field) -> None:
+    given = {"host": "h", "database": "d", "user": "u", "table": "t", key: "extra"}
+    options = PostgresCdcOptions.model_validate(given)
+    with pytest.raises(SourceRefused, match="'extra'"):
+        require_fit(options, pa.schema([("op", pa.string()), field]))

@@ -48,6 +48,11 @@ def require_fit(options: PostgresCdcOptions, schema: pa.Schema) -> None:
                 f"column {name!r} of the stream is {schema.field(name).type}; {key} needs the type "
                 f"{example}"
             )
+        if key in ("before_column", "unchanged_column") and not schema.field(name).nullable:
+            raise SourceRefused(
+                f"column {name!r} of the stream is not null, but most rows have no {key}; remove "
+                "'not null'"
+            )
     strict = _not_null(options, schema)
     if "truncate" in options.operations and strict:
         raise SourceRefused(
@@ -64,15 +69,18 @@ def metadata_names(options: PostgresCdcOptions) -> set[str]:
 def _metadata(
     options: PostgresCdcOptions,
 ) -> Sequence[tuple[str, str | None, Sequence[Callable[[pa.DataType], bool]], str]]:
-    text, number = pa.types.is_string, pa.types.is_integer
-    struct, list_ = pa.types.is_struct, pa.types.is_list
+    text, struct = pa.types.is_string, pa.types.is_struct
     return (
         ("operation_column", options.operation_column, (text,), "string"),
-        ("lsn_column", options.lsn_column, (text, number), "bigint"),
+        ("lsn_column", options.lsn_column, (text, pa.types.is_int64), "bigint"),
         ("commit_time_column", options.commit_time_column, (pa.types.is_timestamp,), "timestamp"),
         ("before_column", options.before_column, (text, struct), "string"),
-        ("unchanged_column", options.unchanged_column, (list_,), "array<string>"),
+        ("unchanged_column", options.unchanged_column, (_is_list_of_texts,), "array<string>"),
     )
+
+
+def _is_list_of_texts(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) and pa.types.is_string(kind.value_type))
 
 
 def _not_null(options: PostgresCdcOptions, schema: pa.Schema) -> list[str]:

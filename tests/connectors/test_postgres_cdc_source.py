@@ -1128,6 +1128,19 @@ def test_a_changed_table_is_refused_until_the_stream_fits(table: Table) -> None:
     source.close()
 
 
+def test_rows_before_a_refused_one_are_read(table: Table) -> None:
+    source = table.opened()
+    table.run("INSERT INTO t VALUES (1, 'a'); INSERT INTO t VALUES (2, 'b')")
+    table.run("ALTER TABLE t ADD extra int; INSERT INTO t VALUES (3, 'c', 4)")
+    first = source.read(10, SECONDS)
+    assert [row["id"] for row in rows_of(first)] == [1, 2]
+    assert "'extra'" in refusal(lambda: source.read(10, SECONDS))
+    assert first is not None
+    source = table.opened(first.offset, ignore_columns=["extra"])
+    assert [row["id"] for row in read(source, 1)] == [3]
+    source.close()
+
+
 def test_a_column_of_the_stream_is_never_null_by_accident(table: Table) -> None:
     table.run("ALTER TABLE t ADD sum int GENERATED ALWAYS AS (id + 1) STORED, ADD gone int")
     table.schema = pa.schema([*SCHEMA, ("gone", pa.int64()), ("sum", pa.int64())])

@@ -197,7 +197,7 @@ class Reading:
                 has_ended = True
             elif not self._events:
                 continue
-            elif not self._take(batch):
+            elif not self._took(batch):
                 break
         hit_limit = has_ended and self._fetched >= self._changes_max
         if has_ended:
@@ -248,6 +248,16 @@ class Reading:
                 f"{lsn_text(inside.commit_lsn)}, is not in the slot {self._names.slot!r}; {SKIP}"
             )
 
+    def _took(self, batch: _Batch) -> bool:
+        """Like ``_take``, but a refused event ends a batch that has rows, for the journal to get
+        them. The next batch refuses the event."""
+        try:
+            return self._take(batch)
+        except SourceRefused:
+            if batch.is_empty:
+                raise
+            return False
+
     def _take(self, batch: _Batch) -> bool:
         """Move the next event into ``batch``. Returns False if it has no room."""
         event, part = self._events[0]
@@ -262,19 +272,20 @@ class Reading:
         return True
 
     def _take_step(self, batch: _Batch, step: Step, part: Part | None) -> None:
-        offset, xid = batch.offset, step.transaction.xid
+        offset, xid, left_out = batch.offset, step.transaction.xid, False
         is_wanted = step.operation in self._options.operations
         if (initial := offset.initial) is not None:
             if step.operation == "truncate":
                 if is_wanted:
                     offset = replace(offset, initial=initial.restarted(xid))
-                    batch.left_out.add(xid)
+                    left_out = True
             elif initial.contains(xid, self._part(initial, part)):
-                is_wanted = False
-                batch.left_out.add(xid)
-        batch.offset = replace(offset, inside=step.inside)
+                is_wanted, left_out = False, True
         if is_wanted:
             self._write(batch, step)
+        if left_out:
+            batch.left_out.add(xid)
+        batch.offset = replace(offset, inside=step.inside)
 
     def _write(self, batch: _Batch, step: Step) -> None:
         transaction, values = step.transaction, step.values
@@ -282,7 +293,6 @@ class Reading:
             f"{self._names.quoted_table}, {step.operation} {(step.number - 1) // 2 + 1} of the "
             f"transaction {transaction.xid} at {lsn_text(transaction.commit_lsn)}"
         )
-        batch.last = step
         try:
             form = self._form(step.relation, self._present_columns)
             row = form.row(
@@ -299,6 +309,7 @@ class Reading:
                     "IDENTITY FULL (of each partition, if the table has some)"
                 ) from None
             batch.reject(place, str(unchanged), repr(values).encode()[:4096])
+        batch.last = step
 
     def _form(self, relation: Relation, present: Callable[[], Collection[str]]) -> RowForm:
         if self._form_known is None or self._form_known[0] is not relation:

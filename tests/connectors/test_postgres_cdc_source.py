@@ -1228,6 +1228,20 @@ def test_a_table_that_left_the_publication_for_a_while_is_refused(table: Table) 
     source.close()
 
 
+@pytest.mark.parametrize("parameter", ["publish = 'insert'", "publish_via_partition_root = false"])
+def test_a_publication_with_other_parameters_is_noticed(table: Table, parameter: str) -> None:
+    table.run(
+        "CREATE TABLE v (id int PRIMARY KEY, text text) PARTITION BY RANGE (id);"
+        "CREATE TABLE v1 PARTITION OF v FOR VALUES FROM (0) TO (100)"
+    )
+    source = table.opened(table="v")
+    assert source.read(10, 0.0) is not None
+    table.run(f"ALTER PUBLICATION {table.slot} SET ({parameter})")
+    table.run("INSERT INTO v VALUES (1, 'a')")
+    assert "parameters" in refusal(lambda: source.read(10, SECONDS), SourceUnavailable)
+    assert "publi" in refusal(lambda: table.opened(table="v"))
+
+
 def test_a_dropped_publication_is_named(table: Table) -> None:
     source = table.opened()
     table.run(f"INSERT INTO t VALUES (1, 'a'); DROP PUBLICATION {table.slot}")

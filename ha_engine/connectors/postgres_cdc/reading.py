@@ -165,6 +165,12 @@ class Reading:
         # were in the peek. The slot cannot have been beyond the offset either, since it never goes
         # back, except to what a crash left of it.
         self._require_slot()
+        *_, kinds = self._server.published(names.publication, names.schema, names.table)
+        if not kinds >= self._options.operations:
+            raise SourceUnavailable(
+                f"the parameters of the publication {names.publication!r} were changed; the node "
+                "opens the source again, which says what is missing"
+            )
         self._cursor, self._fetched, self._is_behind = cursor, 0, False
         self._decoded_from, self._decoded = at.lsn, log.flushed
         table = self._table

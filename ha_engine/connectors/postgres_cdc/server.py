@@ -377,7 +377,7 @@ class Server:
         if not found:
             return None
         [(oid, kind, identity)] = found
-        names, row_filter, published = self._published(publication, schema, table)
+        names, row_filter, published = self.published(publication, schema, table)
         columns = self.query(
             "SELECT attname, atttypid FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
             " AND NOT attisdropped AND attgenerated = '' ORDER BY attnum",
@@ -386,9 +386,11 @@ class Server:
         kept = tuple(one for one in columns if names is None or one[0] in names)
         return TableForm(oid, kind, identity, kept, self._key(oid), row_filter, published)
 
-    def _published(
+    def published(
         self, publication: str, schema: str, table: str
     ) -> tuple[list[str] | None, str, frozenset[str]]:
+        """The columns of the table that are published, or None for all, its row filter, and the
+        operations that are published under its name."""
         lists = "t.attnames::text[], t.rowfilter" if self.version >= 150000 else "NULL, NULL"
         found = self.query(
             f"SELECT {lists}, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate"

@@ -99,28 +99,13 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
-    id: int
-    schema: str
-    name: str
+class Other:
+    """A message without a change of a table: a type, an origin, or an application's message."""
+
+    kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogicalMessage:
-    """A message of pg_logical_emit_message."""
-
-    prefix: str
-    content: bytes
-
-
-Message: TypeAlias = (
-    Begin | Commit | Relation | Insert | Update | Delete | Truncate | Type | Origin | LogicalMessage
-)
+Message: TypeAlias = Begin | Commit | Relation | Insert | Update | Delete | Truncate | Other
 
 
 def decode(raw: bytes) -> Message:
@@ -158,16 +143,9 @@ def _message(cursor: _Cursor) -> Message:
         case "T":
             count, _ = cursor.numbers(">IB")
             return Truncate(cursor.numbers(f">{count}I"))
-        case "Y":
-            (oid,) = cursor.numbers(">I")
-            return Type(oid, cursor.text(), cursor.text())
-        case "O":
-            cursor.numbers(">Q")
-            return Origin(cursor.text())
-        case "M":
-            cursor.numbers(">BQ")
-            prefix = cursor.text()
-            return LogicalMessage(prefix, cursor.counted())
+        case "Y" | "O" | "M" as kind:
+            cursor.skip()
+            return Other(kind)
         case other:
             raise BadMessage(f"a message of the unknown kind {other!r}")
 
@@ -209,6 +187,9 @@ class _Cursor:
         found = struct.unpack_from(form, self._raw, self.at)
         self.at += struct.calcsize(form)
         return found
+
+    def skip(self) -> None:
+        self.at = len(self._raw)
 
     def character(self) -> str:
         found = self._raw[self.at]

@@ -302,6 +302,9 @@ def test_a_change_is_left_out_exactly_if_a_page_has_it() -> None:
         (1007, pa.list_(pa.list_(pa.int32())), "[0:1][0:0]={{1},{NULL}}", [[1], [None]]),
         (1009, pa.list_(pa.string()), '{a,"b\\"c","NULL",NULL,""}', ["a", 'b"c', "NULL", None, ""]),
         (1009, pa.string(), "{a,b}", "{a,b}"),
+        (1007, pa.list_(pa.list_(pa.string())), "{{1},{2}}", [["1"], ["2"]]),
+        (1000, pa.list_(pa.list_(pa.string())), "{{t,f}}", [["true", "false"]]),
+        (3807, pa.list_(pa.list_(pa.string())), '{"[\\"a\\"]"}', [["a"]]),
         (1020, pa.list_(pa.string()), "{(1,1),(0,0);(3,3),(2,2)}", ["(1,1),(0,0)", "(3,3),(2,2)"]),
         (99999, pa.string(), "new type", "new type"),
     ],
@@ -310,6 +313,7 @@ def test_a_value_has_the_form_of_its_column(
     oid: int, target: pa.DataType, written: str, expected: object
 ) -> None:
     forms = {1007: TypeForm(1007, 23), 1009: TypeForm(1009, 25), 1020: TypeForm(1020, 603, ";")}
+    forms |= {1000: TypeForm(1000, 16), 3807: TypeForm(3807, 3802)}
     assert json.loads(writer_of(oid, forms, target)(written)) == expected
     assert "\n" not in writer_of(oid, forms, target)(written)
 

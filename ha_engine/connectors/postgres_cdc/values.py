@@ -53,6 +53,10 @@ def writer_of(oid: int, forms: Mapping[int, TypeForm], target: pa.DataType) -> W
         return _quoted
     if form.element:
         of = target.value_type if pa.types.is_list(target) else target
+        # An array has one type for all its dimensions. A JSON document may be a list itself.
+        is_document = forms.get(form.element, TypeForm(form.element)).base in _DOCUMENTS
+        while pa.types.is_list(of) and not is_document:
+            of = of.value_type
         return _array_writer(writer_of(form.element, forms, of), form.delimiter)
     return _WRITERS.get(form.base, _number if form.base in NUMBERS else _quoted)
 

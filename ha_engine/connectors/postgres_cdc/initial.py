@@ -101,9 +101,9 @@ class Initial:
     @property
     def has_bounds(self) -> bool:
         """Whether the part of a key depends on the key."""
-        return not (self.to is None and not self.is_whole) and not (
-            self.is_whole and (self.page is None or self.page.after is None)
-        )
+        if self.is_whole:
+            return self.page is not None and self.page.after is not None
+        return self.to is not None
 
     def contains(self, xid: int, part: Part) -> bool:
         """Whether a page contains, or will contain, a change by ``xid`` of a key in ``part``."""

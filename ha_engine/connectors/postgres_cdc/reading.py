@@ -199,10 +199,8 @@ class Reading:
     def _batch(self, rows_max: int) -> SourceBatch | None:
         batch, has_ended = _Batch(self._at, rows_max), False
         while not has_ended:
-            if not self._events and not self._fetch():
-                has_ended = True
-            elif not self._events:
-                continue
+            if not self._events:
+                has_ended = not self._fetch()
             elif not self._took(batch):
                 break
         hit_limit = has_ended and self._fetched >= self._changes_max

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -47,13 +46,14 @@ ORDERS: list[Row] = [{"id": 1, "amount": 10.0}, {"id": 2, "amount": 1500.0}]
 
 @dataclass(frozen=True)
 class Place:
-    """A broker that has what the page's operator creates. ``address`` has the keys that lead to it,
-    ``put`` writes a message to the input, ``output`` returns the messages of the output.
+    """A broker that has what the page's operator creates. ``addresses`` has the keys that lead to
+    it, by the type of a source or sink, ``put`` writes a message to the input, ``output`` returns
+    the messages of the output.
 
     Of the messages ``sent``, the application passes on ``wanted``, in a form of its own.
     """
 
-    address: dict[str, Any]
+    addresses: Mapping[str, Row]
     put: Callable[[Row], object]
     output: Callable[[], list[Row]]
     sent: Sequence[Row] = tuple(ORDERS)
@@ -103,7 +103,7 @@ def kafka() -> Iterator[Place]:
             assert producer.flush(60) == 0
 
         yield Place(
-            {"brokers": topic.brokers},
+            {"kafka": {"brokers": topic.brokers}},
             put,
             lambda: topic.arrived("order"),
             sent=[{"order": "a", "customer": "x", "amount": 10.0}, LARGE],
@@ -122,7 +122,7 @@ def mqtt() -> Iterator[Place]:
     ):
         mqtt_broker.subscribe(client, "alarms/#")
         yield Place(
-            broker.options,
+            {"mqtt": broker.options},
             lambda reading: broker.publish((topic, json.dumps(reading).encode())),
             lambda: arrived,
             sent=[cold, hot],
@@ -139,10 +139,52 @@ def nats() -> Iterator[Place]:
         client.create("ORDERS", "orders.*")
         client.create("LARGE_ORDERS", "large_orders.*")
         yield Place(
-            {"servers": [broker.url]},
+            {"nats": {"servers": [broker.url]}},
             lambda order: client.put("orders.web", json.dumps(order).encode()),
             lambda: [json.loads(found.data) for found in client.stored("LARGE_ORDERS")],
         )
+
+
+@contextmanager
+def postgres_cdc() -> Iterator[Place]:
+    with postgres_cdc_broker.new_broker() as server:
+        server.run("CREATE DATABASE shop")
+        server.run(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, total numeric(12, 2), "
+            "placed timestamptz); INSERT INTO orders VALUES (1, 'x', 10, '2026-03-01 08:00Z')",
+            "shop",
+        )
+
+        def output() -> list[Row]:
+            # The sink creates the table, in its first batch.
+            if server.run("SELECT to_regclass('sales')", "shop") == [(None,)]:
+                return []
+            found = server.run("SELECT op, id, total, committed FROM sales", "shop")
+            changes = [{"op": op, "id": id, "total": total} for op, id, total, _ in found]
+            return sorted(changes, key=lambda change: (change["id"], change["op"]))
+
+        yield Place(
+            {
+                "postgres_cdc": source_address(server),
+                "postgres": {"url": f"postgresql://postgres@127.0.0.1:{server.tcp_port}/shop"},
+            },
+            lambda change: server.run(change["sql"], "shop"),
+            output,
+            sent=[
+                {"sql": "INSERT INTO orders VALUES (2, 'y', 1500, '2026-03-01 09:00Z')"},
+                {"sql": "DELETE FROM orders WHERE id = 1"},
+            ],
+            wanted=[
+                {"op": "delete", "id": 1, "total": None},
+                {"op": "read", "id": 1, "total": 10},
+                {"op": "insert", "id": 2, "total": 1500},
+            ],
+        )
+
+
+def source_address(server: postgres_cdc_broker.Broker) -> Row:
+    address = {"host": "127.0.0.1", "port": server.tcp_port, "user": "postgres"}
+    return address | {"tls": "disable"}
 
 
 @contextmanager
@@ -152,7 +194,7 @@ def rabbitmq() -> Iterator[Place]:
         broker.bind("alarms", "orders.*", "alarms")
         small, large = {"order": "a", "amount": 10.0}, {"order": "b", "amount": 1500.0}
         yield Place(
-            broker.options,
+            {"rabbitmq": broker.options},
             lambda order: broker.put("orders", json.dumps(order).encode()),
             lambda: [json.loads(found.body) for found in broker.stored("alarms")],
             sent=[small, large],
@@ -164,7 +206,7 @@ def rabbitmq() -> Iterator[Place]:
 def redis() -> Iterator[Place]:
     with redis_broker.running_broker() as broker, broker.client() as client:
         yield Place(
-            {"host": "127.0.0.1", "port": broker.port},
+            {"redis": {"host": "127.0.0.1", "port": broker.port}},
             lambda order: client.xadd("orders", {"body": json.dumps(order), "origin": "web"}),
             lambda: [json.loads(entry[b"value"]) for _, entry in client.xrange("large_orders")],
         )
@@ -186,7 +228,8 @@ def s3() -> Iterator[Place]:
             return [row for file in files for row in pq.read_table(file).to_pylist()]
 
         address = {"endpoint": broker.url, "region": "us-east-1"}
-        yield Place(address | {"access_key_id": "a", "secret_access_key": "b"}, put, output)
+        address |= {"access_key_id": "a", "secret_access_key": "b"}
+        yield Place({"s3": address}, put, output)
 
 
 @pytest.mark.rotates
@@ -197,6 +240,7 @@ def s3() -> Iterator[Place]:
         pytest.param(kafka, id="kafka", marks=needs_kafka()),
         pytest.param(mqtt, id="mqtt", marks=needs("mosquitto")),
         pytest.param(nats, id="nats", marks=needs("nats-server")),
+        pytest.param(postgres_cdc, id="postgres_cdc"),
         pytest.param(rabbitmq, id="rabbitmq", marks=needs("rabbitmq-server")),
         pytest.param(redis, id="redis", marks=needs("redis-server")),
         pytest.param(s3, id="s3"),
@@ -211,13 +255,13 @@ def test_application_of_the_page_passes_on_what_its_query_selects(
 ) -> None:
     (written,) = applications(ROOT / "docs" / "connectors" / f"{request.node.callspec.id}.md")
     with kind() as place:
-        node = NodeUnderTest(tmp_path, at_address(written, place.address), database_url)
+        node = NodeUnderTest(tmp_path, at_addresses(written, place.addresses), database_url)
         with running(node):
             node.wait_running()
             wait_until(lambda: all_read(node.status()), within=60)
             for message in place.sent:
                 place.put(message)
-            wait_until(place.output, within=120)
+            wait_until(lambda: len(place.output()) >= len(place.wanted), within=120)
             assert place.output() == list(place.wanted)
 
 
@@ -238,11 +282,10 @@ def test_sample_of_three_brokers_alarms_of_each_warm_shipment(
         )
         load = "INSERT INTO shipments VALUES ({}, '{}', {}, '2026-03-01 08:00Z') RETURNING 1"
         warehouse.run(load.format(1, "a", 4))
-        server = {"host": "127.0.0.1", "port": warehouse.tcp_port, "user": "postgres"}
         application = at_addresses(
             sample_application("cold_chain.yaml"),
             {
-                "postgres_cdc": server | {"database": "postgres", "tls": "disable"},
+                "postgres_cdc": source_address(warehouse) | {"database": "postgres"},
                 "mqtt": sensors.options,
                 "kafka": {"brokers": alarms.brokers},
             },
@@ -260,11 +303,6 @@ def test_sample_of_three_brokers_alarms_of_each_warm_shipment(
             wait_until(lambda: len(alarms.arrived("shipment")) >= 2, within=120)
             found = {(one["shipment"], one["celsius"]) for one in alarms.arrived("shipment")}
             assert found == {("1", 4.5), ("2", 9.0)}
-
-
-def at_address(application: str, address: Row) -> str:
-    """Return the application with ``address`` in all its sources and sinks."""
-    return at_addresses(application, defaultdict(lambda: address))
 
 
 def at_addresses(application: str, addresses: Mapping[str, Row]) -> str:

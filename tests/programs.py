@@ -22,5 +22,6 @@ def needs(*programs: str) -> pytest.MarkDecorator:
         bool(missing) and os.environ.get(ALL) != "all",
         reason=f"needs {', '.join(missing)}; apt-get install "
         "chromium-driver debootstrap haproxy iproute2 mosquitto nats-server nftables openssl "
-        "pgbouncer prometheus rabbitmq-server redis-server systemd systemd-container",
+        "pgbouncer prometheus rabbitmq-server redis-server syslog-ng-core syslog-ng-mod-http "
+        "systemd systemd-container",
     )

@@ -1,9 +1,10 @@
-"""Prometheus and CloudEvents at a real node with the applications of the guide: what the senders
-sent is in the table of the query, also after a kill of the node."""
+"""Prometheus, CloudEvents and syslog-ng at a real node with the applications of the
+guide: what the senders sent is in the table of the query, also after a kill of the node."""
 
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.connectors.server import free_port
 from tests.docs.pages import ROOT, applications, yaml_blocks
 from tests.e2e.databases import rows
 from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.e2e.prometheus import PATIENCE, Prometheus, running_prometheus
+from tests.e2e.syslog import logger, running_syslog_ng
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -121,3 +124,46 @@ def test_events_of_each_mode_are_in_the_table_once(
 
 def order(number: int) -> dict[str, Any]:
     return {"number": number, "price": "1.10"}
+
+
+@needs("syslog-ng")
+@pytest.mark.parametrize(
+    "kills",
+    [
+        False,
+        pytest.param(True, marks=pytest.mark.nightly("the other case sends the same messages")),
+    ],
+)
+def test_each_message_of_syslog_is_in_the_table_once_also_after_a_kill(
+    kills: bool, node: NodeUnderTest, module_database: str
+) -> None:
+    mark = f"kills: {kills}"
+    sent: list[tuple[str, str, str, str]] = []
+
+    def stored() -> list[tuple[Any, ...]]:
+        sql = "SELECT program, facility, severity, message FROM logs"
+        return [row for row in rows(module_database, sql) if mark in row[3]]
+
+    def send(port: int) -> None:
+        for over in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            with logger(port, over) as shop:
+                for _ in range(20):
+                    text = f'"\u00fc" \\ {len(sent)} {mark}'
+                    shop.warning(text)
+                    sent.append(("shop", "user", "warning", text))
+        with socket.socket(type=socket.SOCK_DGRAM) as sender:
+            odd = f"<14>1 0000-01-01T00:00:00+99:99 h shop - - - \0{len(sent)} {mark}".encode()
+            sender.sendto(odd + b"\xff", ("127.0.0.1", port))
+            sent.append(("shop", "user", "info", f"\\x00{len(sent)} {mark}\\xff"))
+
+    nobody = f"http://127.0.0.1:{free_port()}"
+    with running_syslog_ng([nobody, node.url]) as syslog_ng:
+        send(syslog_ng.port)
+        if kills:
+            wait_until(stored, within=SPARK_SECONDS)
+            node.kill_everything()
+            send(syslog_ng.port)
+            node.start()
+            node.wait_running()
+            send(syslog_ng.port)
+        wait_until(lambda: sorted(stored()) == sorted(sent), within=SPARK_SECONDS)

@@ -1,4 +1,4 @@
-"""Prometheus, CloudEvents and syslog-ng at a real node with the applications of the
+"""Prometheus, CloudEvents, syslog-ng and a WebSocket at a real node with the applications of the
 guide: what the senders sent is in the table of the query, also after a kill of the node."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import yaml
 from tests.connectors.server import free_port
 from tests.docs.pages import ROOT, applications, yaml_blocks
 from tests.e2e.databases import rows
+from tests.e2e.feed import feeding, running_client
 from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.e2e.prometheus import PATIENCE, Prometheus, running_prometheus
 from tests.e2e.syslog import logger, running_syslog_ng
@@ -167,3 +168,21 @@ def test_each_message_of_syslog_is_in_the_table_once_also_after_a_kill(
             node.wait_running()
             send(syslog_ng.port)
         wait_until(lambda: sorted(stored()) == sorted(sent), within=SPARK_SECONDS)
+
+
+def test_each_message_of_a_web_socket_is_in_the_table_also_after_a_lost_connection(
+    node: NodeUnderTest, module_database: str, tmp_path: Path
+) -> None:
+    def stored() -> list[tuple[Any, ...]]:
+        return rows(module_database, "SELECT symbol, price FROM prices ORDER BY price")
+
+    def send(first: int) -> None:
+        for number in range(first, first + 50):
+            feed.send(json.dumps({"symbol": "\u00fc", "price": number}))
+        wait_until(lambda: len(stored()) >= first + 50, within=SPARK_SECONDS)
+
+    with feeding() as (feed, url), running_client(tmp_path, url, node):
+        send(0)
+        feed.drop()
+        send(50)
+    assert stored() == [("\u00fc", float(number)) for number in range(100)]

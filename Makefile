@@ -15,7 +15,7 @@ PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
 ARGS ?=
 SEEDS ?= 2000
 SHARE ?= 0.33
-WORKERS ?= 2
+WORKERS ?= 3
 TIER := -m 'not nightly' -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=50
 
 .PHONY: help setup kafka demo demo-slow test test-all test-slow sim dst coverage diagram reference docs check wheel proto proto-check bench constraints clean distclean java python

@@ -20,6 +20,8 @@ _LOADED = re.compile(
     r"""|url\(\s*["']?(?:https?:)?//|@import\s+["'](?:https?:)?//|class="mermaid\b""",
     re.IGNORECASE,
 )
+_CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
+"""Text of an example, of which a browser loads nothing."""
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
@@ -68,5 +70,5 @@ def strangers(site: Path) -> list[str]:
     return [
         f"{path.relative_to(site)}: {found[0]}"
         for path in sorted(pages)
-        for found in _LOADED.finditer(path.read_text(errors="replace"))
+        for found in _LOADED.finditer(_CODE.sub("", path.read_text(errors="replace")))
     ]

@@ -57,6 +57,7 @@ def test_resource_from_another_host_is_found(loaded: str, tmp_path: Path) -> Non
 
 def test_link_for_people_does_not_count_as_a_loaded_resource(tmp_path: Path) -> None:
     page = '<a href="https://example.org">x</a><script src="assets/x.js"></script>'
+    page += '<pre><code>http(url("http://10.0.0.1:8080"))</code></pre>'
     (tmp_path / "page.html").write_text(page + '<link rel="canonical" href="https://here/x.html">')
     assert strangers(tmp_path) == []
 

@@ -74,6 +74,9 @@ _DEFAULTS = {
     "check.crcs": True,
     "queued.max.messages.kbytes": PREFETCH_KIB,
     "fetch.max.bytes": FETCH_BYTES,
+    # The wait after the prefetched messages have reached their limit. A source that catches up
+    # reads them in less than the default of a second.
+    "fetch.queue.backoff.ms": 20,
     "fetch.wait.max.ms": 100,
     "topic.metadata.refresh.interval.ms": 10_000,
 }
@@ -313,7 +316,7 @@ class KafkaSource:
 
     def _take(self, rows_max: int, seconds: float) -> list[Any]:
         """Take messages until there are enough or no more come, and move the positions."""
-        taken, size = list[Any](), 0
+        taken, size, last = list[Any](), 0, dict[int, Any]()
         until = time.monotonic() + seconds
         while len(taken) < rows_max:
             if not self._held:
@@ -323,15 +326,23 @@ class KafkaSource:
             message = self._held[0]
             if message.error() is not None:
                 self._held.popleft()
+                self._move(last)
                 self._event(message)
                 continue
-            size += len(message.value() or b"") + len(message.key() or b"")
+            size += len(message) + len(message.key() or b"")
             if taken and size > BATCH_BYTES_MAX:
                 break
             self._held.popleft()
-            self._positions.read(message.partition(), message.offset(), message.leader_epoch())
+            last[message.partition()] = message
             taken.append(message)
+        self._move(last)
         return taken
+
+    def _move(self, last: dict[int, Any]) -> None:
+        """Move the positions after the last message of each partition, and forget these."""
+        for message in last.values():
+            self._positions.read(message.partition(), message.offset(), message.leader_epoch())
+        last.clear()
 
     def _await_first(self, partitions: int) -> None:
         """Wait for a message, or until ``partitions`` partitions have none, so that the first read
@@ -462,9 +473,8 @@ class KafkaSource:
                 _read_headers(row)
                 found.append(row)
             except (SystemError, UnicodeDecodeError):
-                place = f"{row.topic()}, partition {row.partition()}, offset {row.offset()}"
                 reason = "the name of a header is not in UTF-8"
-                self._lost.append(DeadLetter(place, reason, row.value() or b""))
+                self._lost.append(DeadLetter(_place(row), reason, row.value() or b""))
         return found
 
     def _attribute(self, name: str, rows: Sequence[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ spoils only itself and never stops its source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -179,7 +179,9 @@ class MessageDecoder:
     def _split(self, reader: MessageReader, value: bytes | None, number: int, rows: _Rows) -> None:
         count = 0
         try:
-            for row in _rows_of(reader, value):
+            if value is None:
+                raise BadRow(NO_VALUE)
+            for row in reader.rows(value):
                 if isinstance(row, BadRow):
                     rows.bad.append(_Bad(number, count, str(row), row.raw))
                 else:
@@ -300,12 +302,6 @@ class MessageDecoder:
 
     def _type(self, attribute: str) -> pa.DataType:
         return type_of_attribute(self._attributes, attribute)
-
-
-def _rows_of(reader: MessageReader, value: bytes | None) -> Iterable[bytes | BadRow]:
-    if value is None:
-        raise BadRow(NO_VALUE)
-    return reader.rows(value)
 
 
 def _no_columns(rows: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -1,13 +1,12 @@
 """Write rows as JSON, one object a line, with values in the form of ``formats.values``.
 
-``json_rows`` writes whole columns, which takes a fifth of the time that ``json_text`` takes for
-each row.
+``json_rows`` writes whole columns, which takes much less time than ``json_text`` for each row.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,4 +58,4 @@ def _times(microseconds: pa.ChunkedArray, zone: str) -> list[str]:
     has_fraction = pc.invert(pc.ends_with(written, ".000000"))
     written = pc.if_else(has_fraction, written, pc.utf8_slice_codeunits(written, 0, 19))
     quoted = pc.binary_join_element_wise('"', written, f'{zone}"', "")
-    return cast(list[Any], quoted.fill_null("null").to_pylist())
+    return cast(list[str], quoted.fill_null("null").to_pylist())

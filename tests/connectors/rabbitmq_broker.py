@@ -52,7 +52,7 @@ class RabbitBroker(Server):
             ssl_options.keyfile = {files["key"]}
             ssl_options.verify = verify_peer
             ssl_options.fail_if_no_peer_cert = true
-            vm_memory_high_watermark.absolute = 400MB
+            vm_memory_high_watermark.absolute = 2GB
             disk_free_limit.absolute = 1MB
             log.console = true
             log.file = false

@@ -1,0 +1,1 @@
+"""Spark's own cluster manager as real processes, and tests of the engine on it."""

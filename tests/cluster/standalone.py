@@ -1,0 +1,157 @@
+"""A real Spark standalone cluster for tests: one master, and workers that a test can kill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+from pyspark.find_spark_home import _find_spark_home
+
+from tests.connectors.server import Server, free_port
+
+SECRET = "a-secret-of-the-cluster"
+READY_SECONDS = 120.0
+_HEAP = ("-Xms32m", "-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_DEPLOY = "org.apache.spark.deploy"
+
+
+class Daemon(Server):
+    """A JVM of the cluster manager. It authenticates drivers and executors with SECRET."""
+
+    program = "java"
+    ready_seconds = READY_SECONDS
+    main: str
+
+    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
+        super().__init__(directory)
+        self._settings = directory / "spark.conf"
+        secret = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET}
+        lines = (f"{name} {value}\n" for name, value in (secret | dict(settings)).items())
+        self._settings.write_text("".join(lines))
+
+    @property
+    def name(self) -> str:
+        return self.main.rpartition(".")[2].lower()
+
+    @property
+    def _log(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    def command(self) -> list[str]:
+        home = Path(_find_spark_home())
+        # Spark's scripts, which this class does not use, set these for daemons and executors.
+        where = ["env", f"SPARK_HOME={home}", "SPARK_SCALA_VERSION=2.13"]
+        where += ["SPARK_LOCAL_IP=127.0.0.1"]
+        java = [self.program, *_HEAP, "-cp", f"{home}/jars/*", f"{_DEPLOY}.{self.main}"]
+        common = ["--properties-file", str(self._settings), "--host", "127.0.0.1"]
+        return [*where, *java, *common, *self.arguments()]
+
+    def answers(self, connection: socket.socket) -> bool:
+        return True
+
+    def text(self) -> str:
+        """Return what the daemon has logged."""
+        return self._log.read_text()
+
+
+class Master(Daemon):
+    main = "master.Master"
+
+    def arguments(self) -> list[str]:
+        return ["--port", str(self.port), "--webui-port", str(free_port())]
+
+    @property
+    def url(self) -> str:
+        return f"spark://127.0.0.1:{self.port}"
+
+
+class Worker(Daemon):
+    """A worker with ``cores`` for executors, in directories of its own."""
+
+    main = "worker.Worker"
+
+    def __init__(self, directory: Path, master: str, cores: int, memory: str) -> None:
+        super().__init__(directory, {"spark.worker.cleanup.enabled": "true"})
+        self._master, self._cores, self._memory = master, cores, memory
+
+    def arguments(self) -> list[str]:
+        place = ["--port", str(self.port), "--webui-port", str(free_port())]
+        room = ["--cores", str(self._cores), "--memory", self._memory]
+        return [*place, *room, "--work-dir", str(self.directory / "work"), self._master]
+
+    def executors(self) -> list[psutil.Process]:
+        """Return the executors that the worker runs."""
+        if self._process is None:
+            return []
+        children = psutil.Process(self._process.pid).children()
+        return [child for child in children if "CoarseGrainedExecutorBackend" in _words(child)]
+
+    def _end(self, number: signal.Signals) -> None:
+        # An executor outlives a worker that was killed, until it notices; a host does not.
+        executors = self.executors()
+        super()._end(number)
+        for executor in executors:
+            for one in (executor, *executor.children(recursive=True)):
+                one.send_signal(number)
+        psutil.wait_procs(executors)
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+class Cluster:
+    """A master and its workers."""
+
+    def __init__(self, master: Master, workers: list[Worker]) -> None:
+        self.master, self.workers = master, workers
+
+    @property
+    def url(self) -> str:
+        """The address of the master, for ``spark.master``."""
+        return self.master.url
+
+
+@contextmanager
+def running_cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
+    """Run a master and ``workers``, each with ``cores`` and ``memory`` for executors."""
+    home = Path(tempfile.mkdtemp(prefix="spark-"))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        master = Master(_directory(home / "master"), {})
+        stack.callback(master.kill)
+        master.start()
+        started = list[Worker]()
+        for number in range(1, workers + 1):
+            worker = Worker(_directory(home / f"worker-{number}"), master.url, cores, memory)
+            stack.callback(worker.kill)
+            worker.launch()
+            started.append(worker)
+        for worker in started:
+            worker.await_ready()
+        yield Cluster(master, started)
+
+
+def _directory(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def executor_settings(python: Path, modules: list[Path]) -> dict[str, str]:
+    """Return the settings with which executors on this host run this project's Python."""
+    return {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": SECRET,
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, modules)),
+        "spark.executorEnv.PYSPARK_PYTHON": str(python),
+    }

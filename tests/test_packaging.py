@@ -7,9 +7,12 @@ import sys
 import tarfile
 import zipfile
 from email.parser import Parser
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from ha_engine import __version__
 from tests.packaged import ROOT, build, install, only, run
@@ -123,3 +126,23 @@ def test_installed_wheel_checks_an_included_sample(installed: Path, tmp_path: Pa
     sample = only(installed.parent.glob("lib/python*/site-packages/ha_engine/samples/flights.yaml"))
     said = run(installed / "ha-engine", "app", "check", sample, cwd=tmp_path)
     assert said.splitlines()[-1].startswith("all can run; ")
+
+
+def test_every_supported_python_finds_its_packages_in_the_constraints() -> None:
+    """A package may need another one on some releases of Python, which made no constraints."""
+    pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().split()}
+    missing = {
+        f"{distribution.name} needs {need} on Python {python}"
+        for distribution in distributions()
+        for need in map(Requirement, distribution.requires or [])
+        for python in ("3.11.0", "3.11.2", "3.12.0", "3.13.0", "3.14.0")
+        if _is_needed(need, python) and canonicalize_name(need.name) not in pinned
+        if canonicalize_name(distribution.name) in pinned
+    }
+    assert not missing
+
+
+def _is_needed(need: Requirement, python: str) -> bool:
+    release = python.rpartition(".")[0]
+    environment = {"python_full_version": python, "python_version": release, "extra": ""}
+    return need.marker is not None and need.marker.evaluate(environment)

@@ -625,6 +625,12 @@ def test_missing_permissions_are_refused_by_name(any_kind: Setting) -> None:
         other.open(None)
 
 
+@pytest.mark.parametrize("name", [".", "..", "a%2Fb"])
+def test_a_virtual_host_that_the_library_changes_is_refused(any_kind: Setting, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be used"):
+        any_kind.made(virtual_host=name)
+
+
 def test_missing_queue_is_refused(any_kind: Setting) -> None:
     any_kind.broker.delete(any_kind.name)
     source = any_kind.made()

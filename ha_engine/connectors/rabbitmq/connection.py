@@ -65,6 +65,12 @@ class RabbitOptions(BaseModel):
             raise ValueError("certificate_file and key_file belong together")
         if not self.tls and (self.ca_file or self.certificate_file):
             raise ValueError("ca_file and certificate_file need tls: true")
+        # The library would open another virtual host, since it writes the name into a URL.
+        if self.virtual_host in (".", "..") or "%2F" in self.virtual_host:
+            raise ValueError(
+                f"the virtual host {self.virtual_host} cannot be used; a name must not be . or .., "
+                "and must not contain %2F"
+            )
         return self
 
     @property

@@ -1,0 +1,80 @@
+package haengine.kafka;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.Channels;
+import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * Asks the node for marks, over the Unix socket of the option {@code mark.socket}.
+ *
+ * <p>A request is one line of JSON with the other options {@code mark.NAME}, and with the member
+ * {@code after} if it asks for the mark that follows one. The node answers one line with the
+ * offset, as soon as there is one, or with the member {@code error}, and closes the connection. A
+ * node that ends closes it without an answer, which ends the query.
+ */
+final class Marks {
+  private static final String PREFIX = "mark.";
+
+  private final UnixDomainSocketAddress node;
+  private final ObjectNode request = MarkOffset.JSON.createObjectNode();
+
+  Marks(CaseInsensitiveStringMap options) {
+    String socket = options.get(PREFIX + "socket");
+    if (socket == null) {
+      throw new IllegalArgumentException("the option mark.socket is missing");
+    }
+    node = UnixDomainSocketAddress.of(socket);
+    options.forEach(
+        (name, value) -> {
+          if (name.startsWith(PREFIX) && !name.equals(PREFIX + "socket")) {
+            request.put(name.substring(PREFIX.length()), value);
+          }
+        });
+  }
+
+  /** The offsets where the query began. */
+  String first() {
+    return answer(request);
+  }
+
+  /** The mark that follows {@code mark}; blocks until there is one. */
+  String after(long mark) {
+    return answer(request.deepCopy().put("after", mark));
+  }
+
+  private String answer(JsonNode question) {
+    ByteArrayOutputStream answer = new ByteArrayOutputStream();
+    try (SocketChannel channel = SocketChannel.open(node)) {
+      ByteBuffer line = ByteBuffer.wrap((question + "\n").getBytes(StandardCharsets.UTF_8));
+      while (line.hasRemaining()) {
+        channel.write(line);
+      }
+      // An interrupt, with which Spark stops a query, closes the channel.
+      Channels.newInputStream(channel).transferTo(answer);
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+    String text = answer.toString(StandardCharsets.UTF_8);
+    if (!text.endsWith("\n")) {
+      throw new IllegalStateException("the node ended before it answered " + question);
+    }
+    JsonNode error = MarkOffset.parsed(text).get("error");
+    if (error != null) {
+      throw new IllegalStateException(error.asText());
+    }
+    return text;
+  }
+
+  @Override
+  public String toString() {
+    return request.toString();
+  }
+}

@@ -13,6 +13,7 @@ from rich.console import Console
 from benchmarks.commands import measure as measure_commands
 from benchmarks.engine_side import engine_side
 from benchmarks.everything import quick, run_all, whole
+from benchmarks.kafka_reader import WAYS
 from benchmarks.latency import Latency
 from benchmarks.places import place
 from benchmarks.report import Result
@@ -202,6 +203,22 @@ def connectors(
 def kafka(rounds: Rounds = 5, rows: int = 1_000_000, keep: Keep = None) -> None:
     """Rows a second of one node from Kafka to Kafka, against a plain job with Spark's connector."""
     _finish(Runs(console, keep).kafka(rounds, rows))
+
+
+@app.command()
+def kafka_reader(
+    ways: Annotated[
+        str, typer.Option(help="Of spark, wrapper, short and python; the first is the base.")
+    ] = ",".join(WAYS),
+    rounds: Rounds = 3,
+    planning: bool = False,
+    keep: Keep = None,
+) -> None:
+    """How Spark's executors read Kafka at given offsets: Spark's source wrapped, or in Python.
+
+    With --planning, what a mark of many partitions costs.
+    """
+    _finish(Runs(console, keep).kafka_reader(ways.split(","), rounds, planning))
 
 
 @app.command()

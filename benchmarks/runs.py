@@ -18,6 +18,7 @@ from benchmarks import (
     failover,
     footprint,
     kafka,
+    kafka_reader,
     lines,
     nice,
     price,
@@ -174,6 +175,17 @@ class Runs:
         result = Result("kafka")
         with self._place("kafka") as (directory, db):
             kafka.measure(rows, rounds, directory, db, result, self._console)
+        return result
+
+    def kafka_reader(self, ways: Sequence[str], rounds: int, planning: bool) -> Result:
+        result = Result("kafka-reader")
+        with ExitStack() as stack:
+            if self._keep is None:
+                directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reader-")))
+            else:
+                directory = self._keep / "kafka-reader"
+                directory.mkdir(parents=True)
+            kafka_reader.measure(ways, rounds, directory, result, self._console, planning=planning)
         return result
 
     def receive(self, seconds: float, rounds: int) -> Result:

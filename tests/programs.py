@@ -22,6 +22,6 @@ def needs(*programs: str) -> pytest.MarkDecorator:
         bool(missing) and os.environ.get(ALL) != "all",
         reason=f"needs {', '.join(missing)}; apt-get install "
         "chromium-driver debootstrap haproxy iproute2 mosquitto nats-server nftables openssl "
-        "pgbouncer prometheus rabbitmq-server redis-server syslog-ng-core syslog-ng-mod-http "
-        "systemd systemd-container",
+        "openjdk-17-jdk-headless pgbouncer prometheus rabbitmq-server redis-server syslog-ng-core "
+        "syslog-ng-mod-http systemd systemd-container",
     )

@@ -25,7 +25,7 @@ An event passes through the packages in this order:
 ``plugins``     defines the interface of sinks and sources.
 ``connectors``  has the sources and sinks of message brokers.
 ``testing``     has the tests that sinks and sources of plugins must pass.
-``jvm``         has the classes of Java that Spark needs to read at the engine's offsets.
+``jvm``         has the classes of Java for Spark's driver and executors.
 ``formats``     reads and writes the formats of files and messages.
 ``stats``       counts and measures.
 ``system``      wraps calls of the operating system.

@@ -26,7 +26,7 @@ from ha_engine.system.files import OS_FILES, Files, make_directory
 
 _VERSIONED = re.compile(r"(\d+)\.(delta|changelog|snapshot|zip)")
 _WHOLE = ("snapshot", "zip")
-_LOGS = ("offsets", "commits")
+LOGS = ("offsets", "commits")
 _ROCKSDB_FILES = (("sstFiles", "dfsSstFileName", "SSTs"), ("logFiles", "dfsLogFileName", "logs"))
 _MERGE_FACTOR = 2
 """A chain may have this many times the bytes of the shortest chain, plus _DEAR_BYTES, if more of
@@ -67,7 +67,7 @@ def files_as_of(
 ) -> Iterator[Path]:
     """The files that ``copy_as_of`` copies. Raises CheckpointIncomplete, OSError."""
     yield checkpoint / "metadata"
-    for log in _LOGS:
+    for log in LOGS:
         # Spark also reads the files of the batch before the last batch.
         yield from (
             checkpoint / log / str(n) for n in _numbers(checkpoint / log) if _near(n, batch)

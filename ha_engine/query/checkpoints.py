@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ha_engine.errors import StateLost
-from ha_engine.query.checkpoint_files import last_finished
+from ha_engine.query.checkpoint_files import LOGS, last_finished
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory, replace_file
 from ha_engine.system.fsync import boot_id
@@ -26,7 +26,7 @@ from ha_engine.system.fsync import boot_id
 STAMP_FILE = "ha_engine.stamp"
 CLEAN_FILE = "ha_engine.clean"
 _ASIDE = ".set-aside-"
-_WRITTEN_BY_SPARK = ("offsets", "commits", "state")
+_WRITTEN_BY_SPARK = (*LOGS, "state")
 _LOST = (
     "the query's checkpoint is lost, and the journal cannot rebuild the state, which is older than "
     "the journal or than the query's definition; the query waits for a snapshot with the state; if "
@@ -70,7 +70,9 @@ def open_checkpoint(
             usable = _may_be_complete(directory, wanted)
             if not usable:
                 raise StateLost(_LOST)
-        if not usable:
+        if usable:
+            _delete_unfinished(directory, files)
+        else:
             _set_aside(directory, files)
         make_directory(directory, files=files, durable=False)
         _stamp(directory, wanted, files)
@@ -189,6 +191,17 @@ def _stamp(directory: Path, wanted: _Stamp, files: Files = OS_FILES) -> None:
     if (directory / CLEAN_FILE).exists():
         files.unlink(directory / CLEAN_FILE)
         files.fsync_directory(directory)
+
+
+def _delete_unfinished(directory: Path, files: Files) -> None:
+    """Delete the files that Spark was writing to its logs when it was killed.
+
+    Spark renames such a file once it is complete. Spark begins its first batch only if its logs are
+    empty, so a file that was left there would fail the query for ever.
+    """
+    for log in LOGS:
+        for unfinished in (directory / log).glob(".*.tmp*"):
+            files.unlink(unfinished)
 
 
 def _set_aside(directory: Path, files: Files) -> None:

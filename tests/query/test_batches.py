@@ -287,6 +287,21 @@ def test_query_replays_the_journal_after_its_checkpoint_was_damaged(
     assert Admission.MISMATCH not in dict(said).values()
 
 
+def test_query_begins_though_spark_was_killed_while_it_planned_the_first_batch(
+    node: LocalNode, application: Applications, runner: Runners
+) -> None:
+    app = application(FILTER)
+    command, queries = run_command(app.queries["filter"]), runner(app)
+    queries.run(command)
+    queries.halt("filter")
+    for name in (".0.519c6bbd.tmp", "..0.519c6bbd.tmp.crc"):
+        (node.checkpoints / "filter/offsets" / name).touch()
+    queries.run(command)
+    node.mark("filter")
+    node.admitted("filter", 1)
+    assert not node.seen.failed
+
+
 def test_checkpoint_older_than_the_journal_is_set_aside_and_its_state_is_lost(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:

@@ -56,6 +56,15 @@ def test_checkpoint_without_a_finished_batch_has_no_state(tmp_path: Path) -> Non
         open_checkpoint(tmp_path, "q", "journal:1", must_resume=True, boot="second")
 
 
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+def test_files_that_a_killed_spark_left_unfinished_are_deleted(tmp_path: Path, log: str) -> None:
+    checkpoint = written(tmp_path, "boot")
+    for name in (".1.519c6bbd.tmp", "..1.519c6bbd.tmp.crc", ".0.crc"):
+        (checkpoint / log / name).touch()
+    assert open_checkpoint(tmp_path, "q", "journal:1", boot="boot") == checkpoint
+    assert {path.name for path in (checkpoint / log).iterdir()} == {"0", ".0.crc"}
+
+
 def test_host_identifies_its_boot() -> None:
     assert len(boot_id()) == 36
 

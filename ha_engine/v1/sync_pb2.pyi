@@ -42,6 +42,7 @@ class SyncFrame(_message.Message):
     SNAPSHOT_TAKEN_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FAILED_FIELD_NUMBER: _builtins.int
     SNAPSHOT_LACKING_FIELD_NUMBER: _builtins.int
+    SEVERAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -78,6 +79,8 @@ class SyncFrame(_message.Message):
     def snapshot_failed(self) -> Global___SnapshotFailed: ...
     @_builtins.property
     def snapshot_lacking(self) -> Global___SnapshotLacking: ...
+    @_builtins.property
+    def several(self) -> Global___Several: ...
     def __init__(
         self,
         *,
@@ -99,16 +102,39 @@ class SyncFrame(_message.Message):
         snapshot_taken: Global___SnapshotTaken | None = ...,
         snapshot_failed: Global___SnapshotFailed | None = ...,
         snapshot_lacking: Global___SnapshotLacking | None = ...,
+        several: Global___Several | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "probe_reply", b"probe_reply", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "snapshot_failed", b"snapshot_failed", "snapshot_lacking", b"snapshot_lacking", "snapshot_taken", b"snapshot_taken", "take_snapshot", b"take_snapshot", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "probe_reply", b"probe_reply", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "several", b"several", "snapshot_failed", b"snapshot_failed", "snapshot_lacking", b"snapshot_lacking", "snapshot_taken", b"snapshot_taken", "take_snapshot", b"take_snapshot", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "probe_reply", b"probe_reply", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "snapshot_failed", b"snapshot_failed", "snapshot_lacking", b"snapshot_lacking", "snapshot_taken", b"snapshot_taken", "take_snapshot", b"take_snapshot", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "probe_reply", b"probe_reply", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "several", b"several", "snapshot_failed", b"snapshot_failed", "snapshot_lacking", b"snapshot_lacking", "snapshot_taken", b"snapshot_taken", "take_snapshot", b"take_snapshot", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "welcome", "refusal", "probe", "probe_reply", "follow", "records", "heartbeat", "ack", "promise", "released", "batch_digest", "report", "committed", "take_snapshot", "snapshot_taken", "snapshot_failed", "snapshot_lacking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "welcome", "refusal", "probe", "probe_reply", "follow", "records", "heartbeat", "ack", "promise", "released", "batch_digest", "report", "committed", "take_snapshot", "snapshot_taken", "snapshot_failed", "snapshot_lacking", "several"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
 Global___SyncFrame: _TypeAlias = SyncFrame  # noqa: Y015
+
+@_typing.final
+class Several(_message.Message):
+    """Frames that waited together, in their order; none of them is a Several."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedCompositeFieldContainer[Global___SyncFrame]: ...
+    def __init__(
+        self,
+        *,
+        frames: _abc.Iterable[Global___SyncFrame] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames", b"frames"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Several: _TypeAlias = Several  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):

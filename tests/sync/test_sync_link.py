@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ha_engine.core.messages import Probe
+from ha_engine.core.messages import BatchDigest, Probe
 from ha_engine.journal import Journal
 from ha_engine.sync.codec import MalformedFrame, records_frame, to_sync_frame
-from ha_engine.sync.link import QUEUED_BYTES_MAX, Link, Traffic
+from ha_engine.sync.link import QUEUED_BYTES_MAX, Link, Traffic, size_of
 from ha_engine.sync.stream import RecordStream
 from ha_engine.sync.tail import Tail
 from ha_engine.sync.wire import WireBroken
@@ -85,6 +85,31 @@ async def test_link_writes_control_messages_before_offered_records(served: Serve
     await offered
     assert wire.sent == [probe(1), probe(2), records()]
     assert served.traffic.messages_sent == 3
+
+
+async def test_records_wait_for_few_writes_however_many_messages_are_queued(served: Served) -> None:
+    """On a busy host a thousand writes took longer than sync_timeout, so the holder began anew."""
+    link, wire = served.link, served.wire
+    digests = [to_sync_frame(BatchDigest(1, "q", n, "d" * 32)) for n in range(1024)]
+    for frame in digests:
+        link.send(frame)
+    offered = asyncio.create_task(link.offer(records()))
+    wire.passing.set()
+    await offered
+    assert len(wire.sent) <= 6
+    assert wire.sent.pop() == records()
+    assert [one for frame in wire.sent for one in frame.several.frames] == digests
+    assert served.traffic.messages_sent == 1025
+    assert served.traffic.bytes_sent == sum(map(size_of, (*digests, records())))
+
+
+async def test_link_delivers_messages_that_came_together_in_their_order(served: Served) -> None:
+    together = pb.SyncFrame(several=pb.Several(frames=[probe(1), records(), probe(2), probe(3)]))
+    served.gate.clear()
+    served.wire.coming.set_result(together)
+    await async_wait_until(lambda: served.heard == [probe(1), records()])
+    served.gate.set()
+    await async_wait_until(lambda: served.heard == [probe(1), records(), probe(2), probe(3)])
 
 
 async def test_link_does_not_write_a_withdrawn_offer(served: Served) -> None:

@@ -222,6 +222,12 @@ def kafka_reader(
 
 
 @app.command()
+def shuffle(rounds: Rounds = 3) -> None:
+    """A shuffle whose blocks are read in one order, against Spark's own, on two executors."""
+    _finish(Runs(console, None).shuffle(rounds))
+
+
+@app.command()
 def snapshots(
     keys: int = 1_000_000,
     width: int = 0,

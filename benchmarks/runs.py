@@ -23,6 +23,7 @@ from benchmarks import (
     nice,
     price,
     receive,
+    shuffle,
     sizes,
 )
 from benchmarks.database import Database
@@ -186,6 +187,11 @@ class Runs:
                 directory = self._keep / "kafka-reader"
                 directory.mkdir(parents=True)
             kafka_reader.measure(ways, rounds, directory, result, self._console, planning=planning)
+        return result
+
+    def shuffle(self, rounds: int) -> Result:
+        result = Result("shuffle")
+        shuffle.measure(rounds, result, self._console)
         return result
 
     def receive(self, seconds: float, rounds: int) -> Result:

@@ -70,10 +70,9 @@ def open_checkpoint(
             usable = _may_be_complete(directory, wanted)
             if not usable:
                 raise StateLost(_LOST)
-        if usable:
-            _delete_unfinished(directory, files)
-        else:
+        if not usable:
             _set_aside(directory, files)
+        _delete_unfinished(directory, files)
         make_directory(directory, files=files, durable=False)
         _stamp(directory, wanted, files)
         delete(sorted(root.glob(f"{query}{_ASIDE}*")))

@@ -57,6 +57,7 @@ def _session(cluster: Cluster, jar: Path, way: str) -> dict[int, float]:
         "spark.executor.memory": "700m",
         "spark.executor.cores": "1",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(REDUCE_TASKS),
         "spark.jars": str(jar),

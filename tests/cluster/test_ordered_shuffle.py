@@ -83,6 +83,7 @@ def _start(master: str, jar: str) -> None:
         "spark.executor.memory": "700m",
         "spark.executor.cores": "1",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.adaptive.enabled": "false",
     }
     os.environ["PYSPARK_PYTHON"] = sys.executable

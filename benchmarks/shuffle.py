@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.report import Result
 from ha_engine.jvm.build import build
-from tests.cluster.standalone import Cluster, executor_settings, running_cluster
+from tests.cluster.standalone import Cluster, driver_settings, ordered_shuffle, running_cluster
 
 ROOT = Path(__file__).parents[1]
 ROWS = 2_000_000
@@ -50,22 +50,11 @@ def measure(rounds: int, result: Result, console: Console) -> None:
 
 def _session(cluster: Cluster, jar: Path, way: str) -> dict[int, float]:
     """The rows a second of the median job, by map tasks."""
-    builder = SparkSession.builder.master(cluster.url)
-    settings = executor_settings(Path(sys.executable), [ROOT]) | {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "512m",
-        "spark.executor.memory": "700m",
-        "spark.executor.cores": "1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.shuffle.partitions": str(REDUCE_TASKS),
-        "spark.jars": str(jar),
-    }
+    settings = driver_settings([ROOT]) | {"spark.sql.shuffle.partitions": str(REDUCE_TASKS)}
     if way == ORDERED:
-        settings["spark.shuffle.manager"] = "haengine.shuffle.OrderedShuffleManager"
+        settings |= ordered_shuffle(jar)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = builder.config(map=settings).getOrCreate()
+    spark = SparkSession.builder.master(cluster.url).config(map=settings).getOrCreate()
     try:
         spark.sparkContext.setLogLevel("ERROR")
         return {tasks: _rate(spark, tasks) for tasks in MAP_TASKS}

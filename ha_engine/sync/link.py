@@ -2,8 +2,8 @@
 
 The messages of the core are sent in order, and received messages are passed on in order. Messages
 that are queued at the same time are written together. Records wait until all other queued messages
-are sent. At most one message of records waits to be written.
-A stopped stream of records sends nothing after the message that is being written.
+are sent. At most one message of records waits to be written. A stopped stream of records sends
+nothing after the message that is being written.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ QUEUED_BYTES_MAX = 16 << 20
 GATHERED_BYTES_MAX = 16 << 10
 """Queued messages are written together up to this size, so that records wait for few writes.
 
-A write takes ten milliseconds or more on a busy host, whatever its size. After a Follow, a thousand
-digests are queued. Written one by one they would take longer than sync_timeout, after which the
-holder sends the Follow and the digests again, and never a record.
+On a busy host each write waits for other work, whatever its size. After a Follow, a thousand digests
+are queued. If they took longer than sync_timeout, the holder would send the Follow and the digests
+again, and never a record.
 """
 
 

@@ -19,21 +19,21 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import expr, session_window, window, window_time
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from tests.cluster.standalone import executor_settings
+from tests.cluster.standalone import driver_settings, ordered_shuffle
 
 ROWS, PARTITIONS, STATE_PARTITIONS = 1_000, 4, 2
 ORDER = "*"
 """Stands for the order of a batch's rows."""
-_EVENTS = """
-    value AS id,
-    timestamp_millis(1600000000000 + value - value % 20) AS at,
-    pmod(xxhash64(value), 7) AS k,
-    pmod(xxhash64(value, 1), 1000) AS i,
-    (pmod(xxhash64(value, 2), 1000003) - 500000) / 997D * pow(10D, pmod(value, 7) - 3) AS d,
-    float(pmod(xxhash64(value, 3), 100003) / 991D) AS f,
-    decimal(pmod(xxhash64(value, 4), 100003)) / 100 AS n,
-    concat('s', pmod(xxhash64(value, 5), 50)) AS s
-"""
+_EVENTS = (
+    "value AS id",
+    "timestamp_millis(1600000000000 + value - value % 20) AS at",
+    "pmod(xxhash64(value), 7) AS k",
+    "pmod(xxhash64(value, 1), 1000) AS i",
+    "(pmod(xxhash64(value, 2), 1000003) - 500000) / 997D * pow(10D, pmod(value, 7) - 3) AS d",
+    "float(pmod(xxhash64(value, 3), 100003) / 991D) AS f",
+    "decimal(pmod(xxhash64(value, 4), 100003)) / 100 AS n",
+    "concat('s', pmod(xxhash64(value, 5), 50)) AS s",
+)
 _FUNCTIONS = (
     "count(*)",
     "count_if(i > 500)",
@@ -207,10 +207,8 @@ def _named(text: str) -> Column:
 
 def main() -> None:
     run = Run.from_text(sys.argv[1])
-    builder = SparkSession.builder.master(run.master)
-    python = executor_settings(Path(sys.executable), [Path.cwd()])
     os.environ["PYSPARK_PYTHON"] = sys.executable  # no setting names the Python of functions
-    spark = builder.config(map=_settings(run.jar) | python).getOrCreate()
+    spark = SparkSession.builder.master(run.master).config(map=_settings(run.jar)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     with ThreadPoolExecutor(len(run.names)) as threads:
         for written in [threads.submit(_write, spark, run, name) for name in run.names]:
@@ -219,16 +217,9 @@ def main() -> None:
 
 
 def _settings(jar: str | None) -> dict[str, str]:
-    ordered = {"spark.jars": jar, "spark.shuffle.manager": "haengine.shuffle.OrderedShuffleManager"}
     return {
-        **(ordered if jar is not None else {}),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "700m",
-        "spark.executor.memory": "700m",
-        "spark.executor.cores": "1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.adaptive.enabled": "false",
+        **driver_settings([Path.cwd()]),
+        **(ordered_shuffle(Path(jar)) if jar is not None else {}),
         "spark.sql.shuffle.partitions": str(STATE_PARTITIONS),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -245,7 +236,7 @@ def _write(spark: SparkSession, run: Run, name: str) -> None:
     source = spark.readStream.format("rate-micro-batch")
     for option, value in (("rowsPerBatch", ROWS), ("numPartitions", PARTITIONS)):
         source = source.option(option, value)
-    events = source.load().selectExpr(*_split(_EVENTS)).withWatermark("at", "5 seconds")
+    events = source.load().selectExpr(*_EVENTS).withWatermark("at", "5 seconds")
     done = threading.Event()
     with Path(run.directory, name).open("w") as lines:
 
@@ -264,11 +255,6 @@ def _write(spark: SparkSession, run: Run, name: str) -> None:
             if query.exception() is not None:
                 raise RuntimeError(f"{name}: {query.exception()}")
         query.stop()
-
-
-def _split(columns: str) -> list[str]:
-    """The columns of a select list whose lines each have one."""
-    return [line.strip().removesuffix(",") for line in columns.strip().splitlines()]
 
 
 def _digests(batch: pa.Table, keys: tuple[str, ...]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -47,18 +48,18 @@ class Daemon(Server):
     def command(self) -> list[str]:
         home = Path(_find_spark_home())
         # Spark's scripts, which this class does not use, set these for daemons and executors.
-        where = ["env", f"SPARK_HOME={home}", "SPARK_SCALA_VERSION=2.13"]
-        where += ["SPARK_LOCAL_IP=127.0.0.1"]
+        where = [
+            "env",
+            f"SPARK_HOME={home}",
+            "SPARK_SCALA_VERSION=2.13",
+            "SPARK_LOCAL_IP=127.0.0.1",
+        ]
         java = [self.program, *_HEAP, "-cp", f"{home}/jars/*", f"{_DEPLOY}.{self.main}"]
         common = ["--properties-file", str(self._settings), "--host", "127.0.0.1"]
         return [*where, *java, *common, *self.arguments()]
 
     def answers(self, connection: socket.socket) -> bool:
         return True
-
-    def text(self) -> str:
-        """Return what the daemon has logged."""
-        return self._log.read_text()
 
 
 class Master(Daemon):
@@ -155,3 +156,23 @@ def executor_settings(python: Path, modules: list[Path]) -> dict[str, str]:
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, modules)),
         "spark.executorEnv.PYSPARK_PYTHON": str(python),
     }
+
+
+def driver_settings(modules: list[Path]) -> dict[str, str]:
+    """Return the settings of a driver on this host, whose executors have one core each."""
+    return {
+        **executor_settings(Path(sys.executable), modules),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "700m",
+        "spark.executor.memory": "700m",
+        "spark.executor.cores": "1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.adaptive.enabled": "false",
+    }
+
+
+def ordered_shuffle(jar: Path) -> dict[str, str]:
+    """Return the settings with which tasks read shuffles in one order. ``jar`` is the engine's."""
+    manager = "haengine.shuffle.OrderedShuffleManager"
+    return {"spark.jars": str(jar), "spark.shuffle.manager": manager}

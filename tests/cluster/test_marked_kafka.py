@@ -365,6 +365,13 @@ def test_a_batch_whose_records_were_deleted_fails_and_names_the_partition(bench:
     assert driver.batches("rows") == {}
 
 
+def _create_anew(bench: Bench, topic: str) -> None:
+    client = admin(bench.brokers)
+    client.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in client.list_topics().topics)
+    create(bench.brokers, topic, 4)
+
+
 def test_a_topic_that_was_created_anew_fails_where_it_is_shorter(bench: Bench) -> None:
     bench.write(20)
     bench.mark(2)
@@ -372,10 +379,7 @@ def test_a_topic_that_was_created_anew_fails_where_it_is_shorter(bench: Bench) -
     driver = bench.driver(queries=("rows",))
     driver.start()
     driver.await_batch("rows", 1)
-    client = admin(bench.brokers)
-    client.delete_topics([topic])[topic].result()
-    wait_until(lambda: topic not in client.list_topics().topics)
-    create(bench.brokers, topic, 4)
+    _create_anew(bench, topic)
     behind = {number: end + 5 for number, end in bench.marks[2][topic].items()}
     bench.marks.add({topic: behind, others: bench.marks[2][others]})
     assert f"{topic}-" in driver.ended()
@@ -391,10 +395,7 @@ def test_a_topic_that_was_created_anew_and_is_longer_is_read_so_the_node_must_co
     driver = bench.driver(queries=("rows",))
     driver.start()
     driver.await_batch("rows", 0)
-    client = admin(bench.brokers)
-    client.delete_topics([topic])[topic].result()
-    wait_until(lambda: topic not in client.list_topics().topics)
-    create(bench.brokers, topic, 4)
+    _create_anew(bench, topic)
     bench.records.committed.clear()
     bench.write(60)
     ends = bench.ends()

@@ -15,7 +15,7 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 
 from ha_engine.jvm.build import build
-from tests.cluster.standalone import Cluster, executor_settings, running_cluster
+from tests.cluster.standalone import Cluster, driver_settings, ordered_shuffle, running_cluster
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -73,18 +73,11 @@ def test_rows_of_a_killed_executor_come_again_in_the_same_order(
 
 
 def _start(master: str, jar: str) -> None:
-    settings = executor_settings(Path(sys.executable), [Path.cwd()]) | {
-        "spark.jars": jar,
-        "spark.shuffle.manager": "haengine.shuffle.OrderedShuffleManager",
+    settings = {
+        **driver_settings([Path.cwd()]),
+        **ordered_shuffle(Path(jar)),
         # A task reads a block of 20 KB while it waits for the next two or three.
         "spark.reducer.maxSizeInFlight": "64k",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "512m",
-        "spark.executor.memory": "700m",
-        "spark.executor.cores": "1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.adaptive.enabled": "false",
     }
     os.environ["PYSPARK_PYTHON"] = sys.executable
     SparkSession.builder.master(master).config(map=settings).getOrCreate()

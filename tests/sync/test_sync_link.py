@@ -88,7 +88,7 @@ async def test_link_writes_control_messages_before_offered_records(served: Serve
 
 
 async def test_records_wait_for_few_writes_however_many_messages_are_queued(served: Served) -> None:
-    """On a busy host a thousand writes took longer than sync_timeout, so the holder began anew."""
+    """A thousand writes may take longer than sync_timeout, after which the holder begins anew."""
     link, wire = served.link, served.wire
     digests = [to_sync_frame(BatchDigest(1, "q", n, "d" * 32)) for n in range(1024)]
     for frame in digests:

@@ -56,28 +56,33 @@ class Side(Protocol):
     def processes(self) -> list[psutil.Process]: ...
 
 
+def put(brokers: str, topic: str, lines: Sequence[bytes], partitions: int) -> None:
+    """Write each line as a message, in turn to the first ``partitions`` of the topic."""
+    address = {"bootstrap.servers": brokers, "log_level": 0, "linger.ms": 20}
+    producer = Producer(address | {"queue.buffering.max.messages": len(lines) + 1})
+    for number, line in enumerate(lines):
+        producer.produce(topic, line, partition=number % partitions)
+        if number % 1_000 == 0:
+            producer.poll(0)
+    if producer.flush(ROUND_SECONDS):
+        raise RuntimeError("the broker did not take all messages in time")
+
+
 class Topics:
     """The topics of one side."""
 
     def __init__(self, brokers: Sequence[str], name: str) -> None:
         self.input, self.output = f"{name}-in", f"{name}-out"
-        self._address = {"bootstrap.servers": ",".join(brokers), "log_level": 0}
+        self._brokers = ",".join(brokers)
         create(list(brokers), self.input, partitions=PARTITIONS)
         create(list(brokers), self.output, partitions=PARTITIONS)
         terms = {"group.id": "bench", "enable.auto.commit": False, "enable.partition.eof": True}
-        self._reader = Consumer(self._address | terms)
+        self._reader = Consumer({"bootstrap.servers": self._brokers, "log_level": 0} | terms)
         self._ends = [TopicPartition(self.output, number, 0) for number in range(PARTITIONS)]
 
     def put(self, lines: Sequence[bytes]) -> None:
         """Write each line as one message, the lines in turn to the partitions."""
-        room = {"queue.buffering.max.messages": len(lines) + 1, "linger.ms": 20}
-        producer = Producer(self._address | room)
-        for number, line in enumerate(lines):
-            producer.produce(self.input, line, partition=number % PARTITIONS)
-            if number % 1_000 == 0:
-                producer.poll(0)
-        if producer.flush(ROUND_SECONDS):
-            raise RuntimeError("the broker did not take all messages in time")
+        put(self._brokers, self.input, lines, PARTITIONS)
 
     def visible(self) -> int:
         """How many records, and markers of transactions, the output has for readers."""

@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
+from benchmarks.kafka import put
 from benchmarks.processes import cpu_seconds, spent
 from benchmarks.python_kafka_source import FORMAT, PythonKafka
 from benchmarks.report import Result
+from benchmarks.waiting import wait_until
 from benchmarks.workload import DDL, WATERMARK, WINDOWED, WORKLOADS, Workload, as_ndjson, requests
 from ha_engine.jvm.build import build
 from ha_engine.query.session import SparkSettings, spark_conf
@@ -75,17 +76,6 @@ class Input:
     def __init__(self, brokers: Sequence[str], topic: str, partitions: int) -> None:
         self.brokers, self.topic, self.partitions = ",".join(brokers), topic, partitions
         create(list(brokers), topic, partitions=partitions)
-
-    def put(self, lines: Sequence[bytes], partitions: int) -> None:
-        """Write each line as a record, in turn to the first ``partitions``."""
-        address = {"bootstrap.servers": self.brokers, "log_level": 0, "linger.ms": 20}
-        producer = Producer(address | {"queue.buffering.max.messages": len(lines) + 1})
-        for number, line in enumerate(lines):
-            producer.produce(self.topic, line, partition=number % partitions)
-            if number % 1_000 == 0:
-                producer.poll(0)
-        if producer.flush(RUN_SECONDS):
-            raise RuntimeError("the broker did not take all records in time")
 
     def end(self, rows: int, partitions: int) -> Ends:
         """The end of the first ``rows`` records, in the first ``partitions``."""
@@ -166,16 +156,15 @@ class Reading:
 
     def _await(self, query: Any, batch: int) -> int:
         """The number of the last batch that ended, once ``batch`` did."""
-        deadline = time.monotonic() + RUN_SECONDS
-        while True:
+
+        def last() -> int:
             if query.exception() is not None:
                 raise RuntimeError(str(query.exception()))
             progress = query.lastProgress
-            if progress is not None and progress["batchId"] >= batch:
-                return int(progress["batchId"])
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no batch {batch} within {RUN_SECONDS:g} s")
-            time.sleep(LOOK_SECONDS)
+            return -1 if progress is None else int(progress["batchId"])
+
+        wait_until(lambda: last() >= batch, within=RUN_SECONDS, every=LOOK_SECONDS)
+        return last()
 
     def _cpu(self) -> dict[int, float]:
         roots = psutil.Process().children()
@@ -241,7 +230,7 @@ def measure(
         source = Input(brokers, "rows", PARTITIONS)
         last = max(size.rows * size.batches for size in SIZES)
         for batch in requests(0, last):
-            source.put(as_ndjson(batch).splitlines(), PARTITIONS)
+            put(source.brokers, source.topic, as_ndjson(batch).splitlines(), PARTITIONS)
         for number in range(rounds + 1):  # the first round compiles, and does not count
             _round(reading, ways, source, number, result, console)
         _ratios(ways, result)
@@ -313,7 +302,7 @@ def _plan(
     alone, of a mark in which all partitions grew."""
     source = Input(brokers, f"plan-{partitions}", partitions)
     size = Size(1, 5, 15)
-    source.put([b"{}"] * size.batches, 1)
+    put(source.brokers, source.topic, [b"{}"] * size.batches, 1)
     for number in range(rounds + 1):
         for way in _turn(ways, number):
             run = reading.run(way, source, None, size, 1)

@@ -23,9 +23,9 @@ QUEUED_BYTES_MAX = 16 << 20
 GATHERED_BYTES_MAX = 16 << 10
 """Queued messages are written together up to this size, so that records wait for few writes.
 
-On a busy host each write waits for other work, whatever its size. After a Follow, a thousand digests
-are queued. If they took longer than sync_timeout, the holder would send the Follow and the digests
-again, and never a record.
+On a busy host each write waits for other work, whatever its size. After a Follow, a thousand
+digests are queued. If they took longer than sync_timeout, the holder would send the Follow and the
+digests again, and never a record.
 """
 
 

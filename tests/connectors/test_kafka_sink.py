@@ -52,6 +52,7 @@ def committed(brokers: list[str], topic: str) -> list[Message]:
         {
             "bootstrap.servers": ",".join(brokers),
             "group.id": "test",
+            "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
@@ -65,6 +66,7 @@ def committed(brokers: list[str], topic: str) -> list[Message]:
         {
             "bootstrap.servers": ",".join(brokers),
             "group.id": "test",
+            "enable.auto.commit": False,
             "isolation.level": "read_uncommitted",
             "log_level": 0,
         }

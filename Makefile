@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 PACKAGES := $(VENV)/.packages
 PROJECT := $(VENV)/.project
 CLASSES := $(VENV)/spark-classes/spark.jsa
+JAR := ha_engine/jvm/ha-engine.jar
+JAVA_SOURCES := $(wildcard ha_engine/jvm/haengine/*/*.java)
+JAVAC = $(shell command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}javac")
 PIP := --disable-pip-version-check
 PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
 ARGS ?=
@@ -23,7 +26,7 @@ TIER := -m 'not nightly' -n $(WORKERS) --dist loadfile --no-loadscope-reorder --
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-setup: $(PROJECT) ## Build .venv with everything that the other commands need.
+setup: $(PROJECT) $(JAR) ## Build .venv with everything that the other commands need.
 
 demo: java $(PROJECT) ## Send a year of real flights through two nodes, kill one, and compare with a reference.
 	$(BIN)/ha-engine demo $(ARGS)
@@ -34,13 +37,13 @@ demo-slow: java $(PROJECT) ## The same with a third of one core; SHARE=0.5 gives
 kafka: java $(PROJECT) ## Fetch the programs of the Kafka broker that some tests need.
 	$(BIN)/python -m tests.connectors.kafka_jars
 
-test: java $(CLASSES) ## Run what a change must pass, in ten minutes; ARGS='-k journal' picks some.
+test: java $(CLASSES) $(JAR) ## Run what a change must pass, in ten minutes; ARGS='-k journal' picks some.
 	$(BIN)/pytest $(TIER) $(ARGS)
 
-test-all: java $(PROJECT) ## Run every test, seed and mutant: for the night, and before a release.
+test-all: java $(PROJECT) $(JAR) ## Run every test, seed and mutant: for the night, and before a release.
 	$(BIN)/pytest --thorough --durations=50 $(ARGS)
 
-test-slow: java $(CLASSES) ## Run the tests with a third of one core.
+test-slow: java $(CLASSES) $(JAR) ## Run the tests with a third of one core.
 	$(BIN)/python -m tests.slow_host --share $(SHARE) -- $(BIN)/pytest $(TIER) --timeout=7200 $(ARGS)
 
 sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 says how many.
@@ -75,7 +78,7 @@ check: $(PROJECT) ## Lint, format, types, import rules, generated code.
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory proto-check
 
-wheel: $(PROJECT) ## Build the wheel and the source distribution, into dist.
+wheel: $(PROJECT) $(JAR) ## Build the wheel and the source distribution, into dist.
 	$(BIN)/python -m hatchling build
 
 bench: java $(PROJECT) ## Measure everything, for an hour or a little more; ARGS=--quick for a quarter of one.
@@ -128,6 +131,14 @@ $(CLASSES): $(PROJECT)
 	$(BIN)/python -m tests.class_archive
 	@touch $@
 
+$(JAR): $(JAVA_SOURCES) ha_engine/jvm/build.py | $(PROJECT)
+ifeq ($(JAVAC),)
+	@echo "There is no javac, so the jar for Spark clusters is not built (apt-get install openjdk-17-jdk-headless)."
+else
+	$(BIN)/python -m ha_engine.jvm.build
+	@touch $@
+endif
+
 constraints: | python ## Pin every package anew, with hashes, into constraints.txt.
 	$(PYTHON) -m venv build/pip-tools
 	build/pip-tools/bin/pip install --quiet 'pip-tools>=7.4,<8'
@@ -138,7 +149,7 @@ constraints: | python ## Pin every package anew, with hashes, into constraints.t
 		grep -E '^( +--hash|[a-z0-9-]+==)' build/constraints.txt; } > constraints.txt
 
 clean: ## Remove caches and what demo and tests leave behind.
-	rm -rf build dist var spark-warehouse metastore_db derby.log .hypothesis
+	rm -rf build dist var $(JAR) spark-warehouse metastore_db derby.log .hypothesis
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

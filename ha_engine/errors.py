@@ -53,6 +53,12 @@ class JavaMissing(EngineError):
     exit_code = 2
 
 
+class ClusterJarMissing(EngineError):
+    """The jar with the engine's classes for Spark's executors was not built."""
+
+    exit_code = 2
+
+
 class DemoNotInstalled(EngineError):
     """The package with the demo's flights is missing; the extra ``demo`` installs it."""
 

@@ -15,7 +15,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ha_engine import __version__
+from ha_engine.jvm import JAR
+from ha_engine.jvm.build import build as build_jar
 from tests.packaged import ROOT, build, install, only, run
+from tests.programs import found, needs
 
 SAMPLES = ROOT / "conf" / "applications"
 
@@ -28,9 +31,15 @@ def tracked(*below: str) -> set[str]:
     return {name for name in listed if (ROOT / name).exists()}
 
 
+def built_jar() -> set[str]:
+    return {str(JAR.relative_to(ROOT))} if JAR.exists() else set()
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build both distributions and return their directory."""
+    """Build both distributions, with the jar if there is a JDK, and return their directory."""
+    if found("javac"):
+        build_jar(JAR)
     directory = tmp_path_factory.mktemp("dist")
     build(directory)
     return directory
@@ -53,7 +62,8 @@ def test_wheel_has_exactly_the_package_and_the_samples(wheel: Path) -> None:
     about = f"ha_engine-{__version__}.dist-info"
     meta = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
     samples = {f"ha_engine/samples/{sample.name}" for sample in SAMPLES.iterdir() if sample.suffix}
-    assert names == tracked("ha_engine") | samples | {f"{about}/{name}" for name in meta}
+    wanted = tracked("ha_engine") | built_jar() | samples
+    assert names == wanted | {f"{about}/{name}" for name in meta}
     assert {"ha_engine/py.typed", "ha_engine/query/log4j2.properties"} < names
     assert any(name.startswith("ha_engine/postgres/migrations/versions/") for name in names)
 
@@ -61,7 +71,14 @@ def test_wheel_has_exactly_the_package_and_the_samples(wheel: Path) -> None:
 def test_source_distribution_equals_the_source_tree(built: Path) -> None:
     with tarfile.open(only(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert names == tracked() | {"PKG-INFO"}
+    assert names == tracked() | built_jar() | {"PKG-INFO"}
+
+
+@needs("javac")
+def test_wheel_has_the_jar_of_the_present_sources(wheel: Path, tmp_path: Path) -> None:
+    build_jar(tmp_path / "fresh.jar")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read(str(JAR.relative_to(ROOT))) == (tmp_path / "fresh.jar").read_bytes()
 
 
 def test_wheel_from_the_source_distribution_is_equal(

@@ -1,8 +1,9 @@
 """Compile the Java classes of this package, with Spark's jars, to one jar.
 
-    python -m ha_engine.jvm.build ha-engine.jar
+    python -m ha_engine.jvm.build
 
-The same sources and the same ``javac`` give the same bytes.
+The command writes the jar that a wheel contains. The same sources and the same ``javac`` give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
+
+from ha_engine.jvm import JAR
 
 SOURCES = Path(__file__).parent
 RELEASE = 17
@@ -25,16 +27,18 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def build(jar: Path) -> None:
-    """Write ``jar``. Raises FileNotFoundError without ``javac``, and CalledProcessError if it
-    refuses the sources."""
-    with tempfile.TemporaryDirectory(prefix="javac-") as directory:
-        classes = Path(directory)
+    """Write ``jar``, or replace it. Raises FileNotFoundError without ``javac``, and
+    CalledProcessError if it refuses the sources."""
+    with tempfile.TemporaryDirectory(prefix=".javac-", dir=jar.parent) as directory:
+        classes, packed = Path(directory, "classes"), Path(directory, jar.name)
+        classes.mkdir()
         sources = sorted(map(str, SOURCES.rglob("*.java")))
         libraries = str(Path(_find_spark_home(), "jars", "*"))
         options = ["--release", str(RELEASE), "-Xlint:all,-path", "-Werror", "-proc:none"]
-        where = ["-classpath", libraries, "-d", directory]
+        where = ["-classpath", libraries, "-d", str(classes)]
         subprocess.run([_javac(), *options, *where, *sources], check=True)
-        _pack(classes, jar)
+        _pack(classes, packed)
+        packed.replace(jar)
 
 
 def _javac() -> str:
@@ -60,4 +64,4 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    build(JAR)

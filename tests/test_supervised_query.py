@@ -47,7 +47,7 @@ class Node:
         path.write_text(program)
         command = (sys.executable, str(path))
         self.query = SupervisedQuery(self.home, self.told.append, command)
-        self.query.configure(["--argument"], start_timeout)
+        self.query.configure(["--argument"], {}, start_timeout)
         await self.query.start("i")
         return self.query
 

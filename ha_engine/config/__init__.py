@@ -4,6 +4,7 @@
 ``event_sync``  is the section of the connections between nodes.
 ``http``        is the section of the HTTP interface.
 ``ingest``      is the section of the gRPC interface for producers.
+``execution``   is the section of Spark's master, its executors and their access to the journal.
 ``server_tls``  is the certificate of the HTTP or gRPC interface.
 ``access``      is the section of the rights of callers over both interfaces.
 ``tree``        combines the sections, and checks the relations between their keys.

@@ -33,6 +33,8 @@ RESERVED = frozenset(
 )
 """Environment variables of ha-engine that set no key of the config."""
 DEFAULT = "default"
+_MOVED: Mapping[Key, str] = {("query", "master"): "execution.master"}
+"""Keys of earlier releases, with the key that replaced each."""
 
 
 @dataclass(frozen=True)
@@ -313,6 +315,8 @@ def _blame_value(draft: _Draft, problem: ErrorDetails) -> None:
     key = tuple(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     match problem["type"]:
+        case "extra_forbidden" if moved := _MOVED.get(key):
+            draft.blame(key, f"is now {moved}")
         case "extra_forbidden":
             draft.blame(key, "is not a known key" + _nearest(".".join(key), _known_keys()))
         case "model_type":

@@ -202,12 +202,6 @@ _FIXED_IN_SPARK = (
 class QueryConfig(Section):
     """The Spark process."""
 
-    master: str = Field(
-        default="local[2]",
-        pattern=r"^local(\[([1-9][0-9]*|\*)(, *[1-9][0-9]*)?\])?$",
-        description="Spark master that runs the queries: local, local[N], local[*] or local[N,F], "
-        "since Spark's workers read the journal from this host's disk. Group-wide.",
-    )
     heap: Size = Field(default=1 << 30, ge=512 << 20, description="Heap of the Spark driver's JVM.")
     nice: int = Field(
         default=15,
@@ -285,12 +279,14 @@ class QueryConfig(Section):
                 "which starts with 'spark.'"
             )
         if "spark.master" in self.spark:
-            raise ValueError("spark.master under 'spark' has its own key; set query.master instead")
+            raise ValueError(
+                "spark.master under 'spark' has its own key; set execution.master instead"
+            )
         fixed = sorted(key for key in self.spark if key.startswith(_FIXED_IN_SPARK))
         if fixed:
             raise ValueError(
-                f"{', '.join(fixed)} under 'spark' cannot be changed; remove it, since Spark "
-                "listens on loopback only, and only for its own processes"
+                f"{', '.join(fixed)} under 'spark' cannot be changed; remove it, since the engine "
+                "sets where Spark listens, and for whom"
             )
         return self
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from ha_engine.config.access import AccessConfig
 from ha_engine.config.event_sync import EventSyncConfig
+from ha_engine.config.execution import ExecutionConfig
 from ha_engine.config.http import HttpConfig
 from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
 from ha_engine.config.quantities import format_size
@@ -49,6 +50,7 @@ class Config(Section):
     access: AccessConfig = AccessConfig()
     receive: ReceiveConfig = ReceiveConfig()
     journal: JournalConfig = JournalConfig()
+    execution: ExecutionConfig = ExecutionConfig()
     query: QueryConfig = QueryConfig()
     outbox: OutboxConfig = OutboxConfig()
     publish: PublishConfig = PublishConfig()
@@ -57,7 +59,12 @@ class Config(Section):
 
     @property
     def checkpoint_dir(self) -> Path:
-        """The directory of Spark's checkpoints, as configured or below ``node.data_dir``."""
+        """The directory of this node's Spark checkpoints.
+
+        On a cluster it is below ``execution.checkpoint``, which both nodes share.
+        """
+        if self.execution.on_cluster and self.execution.checkpoint:
+            return self.execution.checkpoint / self.group / self.node.id
         return self.query.checkpoint_dir or self.node.data_dir / "checkpoints"
 
     @property
@@ -79,6 +86,7 @@ class Config(Section):
             self._peers_problem(),
             self._socket_problem(),
             self._access_problem(),
+            self._checkpoint_problem(),
         )
         if problems := [problem for problem in relations if problem]:
             raise ValueError("\n".join(problems))
@@ -110,6 +118,14 @@ class Config(Section):
         return (
             f"event_sync.peers contains this node ({self.node.id}); list only the others, and "
             "give each node a different node.id"
+        )
+
+    def _checkpoint_problem(self) -> str | None:
+        if not (self.execution.on_cluster and self.query.checkpoint_dir):
+            return None
+        return (
+            "query.checkpoint_dir is unused, because the executors of a cluster keep the state in "
+            "execution.checkpoint; remove query.checkpoint_dir"
         )
 
     def _access_problem(self) -> str | None:

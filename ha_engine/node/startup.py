@@ -14,10 +14,13 @@ from typing import Any
 
 from ha_engine.config import Config
 from ha_engine.config.load import load_config
+from ha_engine.config.quantities import split_address
 from ha_engine.journal.opening import read_identity
+from ha_engine.jvm import cluster_jar
 from ha_engine.node.listening import listen
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.session import check_java
+from ha_engine.query.settings import SECRET_VARIABLE
 from ha_engine.system.file_lock import earlier_process
 from ha_engine.system.runtime_dir import make_runtime_dir
 
@@ -27,10 +30,12 @@ EMBEDDED = "embedded"
 def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
     """Load the config and the application, and check Java.
 
-    Raises JavaMissing, ConfigError or ApplicationError.
+    Raises JavaMissing, ConfigError, ClusterJarMissing or ApplicationError.
     """
     check_java()
     config = load_config(path, os.environ)
+    if config.execution.on_cluster:
+        cluster_jar()
     return config, load_application(config.application)
 
 
@@ -54,6 +59,7 @@ def supervisor_settings(config: Config) -> dict[str, Any]:
         "node": config.node.id,
         "data_dir": str(config.node.data_dir.resolve()),
         "query": _query_command(config),
+        "query_environment": _query_environment(config),
         "start_timeout": config.query.start_timeout,
         "log": config.log.model_dump(),
         "embedded_dir": _embedded_dir(config),
@@ -64,8 +70,11 @@ def _query_command(config: Config) -> list[str]:
     data_dir = config.node.data_dir
     settings = {
         "query": config.query.model_dump(),
+        "execution": config.execution.model_dump(include={"master", "executors"}),
+        "driver_hosts": _driver_hosts(config),
         "log": {"node": config.node.id, **config.log.model_dump()},
         "checkpoint_dir": str(config.checkpoint_dir),
+        "scratch_dir": str(_scratch(config)),
         "outbox_dir": str(data_dir / "outbox"),
         "classes_dir": str(data_dir.absolute() / "classes"),
     }
@@ -74,6 +83,27 @@ def _query_command(config: Config) -> list[str]:
         *("--application", str(config.application)),
         *("--config-json", json.dumps(settings, default=str)),
     ]
+
+
+def _query_environment(config: Config) -> dict[str, str]:
+    if not config.execution.on_cluster:
+        return {}
+    return {SECRET_VARIABLE: config.execution.secret.get_secret_value()}
+
+
+def _driver_hosts(config: Config) -> tuple[str, str]:
+    """The address on which Spark's driver listens, and the host at which executors reach it."""
+    execution = config.execution
+    return split_address(execution.listen)[0], split_address(execution.address)[0]
+
+
+def _scratch(config: Config) -> Path:
+    """The directory of Spark's temporary files, which is not on a cluster's shared storage.
+
+    The name of a query never starts with a dot, so no checkpoint has this name.
+    """
+    on_cluster, data_dir = config.execution.on_cluster, config.node.data_dir
+    return (data_dir if on_cluster else config.checkpoint_dir).resolve() / ".scratch"
 
 
 def _embedded_dir(config: Config) -> str | None:

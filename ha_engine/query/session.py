@@ -43,14 +43,32 @@ _A_DAY = "86400s"
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The executors of a cluster, and how they reach this driver.
+
+    The driver listens on the address ``bind``, and the executors reach it at ``host``. ``jar`` has
+    the engine's classes for executors. ``memory`` is the heap of an executor in bytes.
+    """
+
+    secret: str = field(repr=False)
+    bind: str
+    host: str
+    jar: Path
+    count: int = 2
+    cores: int = 1
+    memory: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """The settings for Spark from the ``query`` section of the config.
+    """The settings for Spark from the sections ``query`` and ``execution`` of the config.
 
     ``heap`` is in bytes. ``spark`` has settings that add to the engine's own or override them.
 
     Only this process uses the directory ``scratch``. The start of Spark empties ``scratch``, since
     a killed Spark leaves files in it. If ``scratch`` is None, Spark uses the system's directory for
-    temporary files. ``java_options`` are options of the JVM.
+    temporary files. ``java_options`` are options of the JVM. If ``cluster`` is None, this JVM runs
+    the tasks.
     """
 
     master: str = "local[2]"
@@ -60,6 +78,7 @@ class SparkSettings:
     spark: Mapping[str, str] = field(default_factory=dict)
     scratch: Path | None = None
     java_options: tuple[str, ...] = ()
+    cluster: ClusterSettings | None = None
 
 
 def check_java() -> int:
@@ -95,11 +114,11 @@ def spark_conf(settings: SparkSettings) -> dict[str, str]:
     return {
         **_quiet(settings),
         **_fast(settings),
-        **_patient(),
+        **({} if settings.cluster else _patient()),
         **_places(settings.scratch),
         **settings.spark,
         **_repeatable(),
-        **_private(),
+        **(_cluster(settings.cluster) if settings.cluster else _private()),
         "spark.driver.defaultJavaOptions": " ".join(_java_options(settings)),
     }
 
@@ -195,6 +214,8 @@ def _repeatable() -> dict[str, str]:
         # Spark's batches without data depend on timing, so the engine plans empty batches by marks.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
+        # Spark's default is the number of cores, and a table in a query's text has as many parts.
+        "spark.default.parallelism": "2",
         "spark.python.worker.reuse": "true",
     }
 
@@ -212,6 +233,34 @@ def _private() -> dict[str, str]:
     }
 
 
+def _cluster(cluster: ClusterSettings) -> dict[str, str]:
+    """Let the executors of a cluster run the tasks, with the rows of a shuffle in one order.
+
+    Messages between driver and executors are authenticated and encrypted. The interpreter and the
+    engine have the same path on each worker.
+    """
+    executors = {
+        "instances": cluster.count,
+        "cores": cluster.cores,
+        "memory": f"{cluster.memory >> 20}m",
+        "defaultJavaOptions": "-Duser.timezone=UTC -XX:+ExitOnOutOfMemoryError -XX:-UsePerfData",
+    }
+    return {
+        **{f"spark.executor.{name}": str(value) for name, value in executors.items()},
+        "spark.cores.max": str(cluster.count * cluster.cores),
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.speculation": "false",
+        "spark.driver.bindAddress": cluster.bind,
+        "spark.driver.host": cluster.host,
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.jars": str(cluster.jar),
+        "spark.shuffle.manager": "haengine.shuffle.OrderedShuffleManager",
+        "spark.executorEnv.HA_ENGINE_PYTHON": sys.executable,
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+    }
+
+
 def start_spark(settings: SparkSettings, *modules: Path) -> SparkSession:
     """Start Spark and wait for its session; raises what StartingSpark does."""
     return StartingSpark(settings, *modules).session()
@@ -224,7 +273,7 @@ class StartingSpark:
     """
 
     def __init__(self, settings: SparkSettings, *modules: Path) -> None:
-        _equip_workers(modules)
+        _equip_workers(modules, settings.cluster.bind if settings.cluster else "127.0.0.1")
         self._home = ExitStack()
         scratch = settings.scratch
         if scratch is not None:
@@ -232,6 +281,8 @@ class StartingSpark:
             scratch.mkdir(parents=True)
             self._home.enter_context(lean_spark_home(scratch / "home"))
         self._conf = spark_conf(settings)
+        # Other users can read the arguments of a program, so Java gets the secret after its start.
+        self._secret = settings.cluster.secret if settings.cluster else None
         self._java = self._launched()
 
     def _launched(self) -> Future[None]:
@@ -263,7 +314,8 @@ class StartingSpark:
         with self._home:
             _wait_for(self._java)
             java_started()
-            spark = SparkSession.builder.config(map=self._conf).getOrCreate()
+            secret = {"spark.authenticate.secret": self._secret} if self._secret else {}
+            spark = SparkSession.builder.config(map=self._conf | secret).getOrCreate()
         register_source(spark, JournalSource)
         return spark
 
@@ -305,8 +357,8 @@ def register_source(spark: SparkSession, source: type[DataSource]) -> None:
         context.environment = plain
 
 
-def _equip_workers(modules: tuple[Path, ...]) -> None:
-    """Set the environment that Spark's workers inherit.
+def _equip_workers(modules: tuple[Path, ...], listen: str) -> None:
+    """Set the environment that Spark's workers inherit. Spark listens on the address ``listen``.
 
     Spark's workers must run the same Python as this process and import the same modules. The
     setting ``spark.pyspark.python`` does not reach the workers. Without the variable PYSPARK_PYTHON
@@ -318,7 +370,7 @@ def _equip_workers(modules: tuple[Path, ...]) -> None:
     os.environ["PYSPARK_PYTHON"] = _worker_program()
     os.environ["HA_ENGINE_PYTHON"] = sys.executable
     # The web interface of Spark, which a user may enable, listens on this address.
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LOCAL_IP"] = listen
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
     # A module named pyspark_* may be a data source. To look for data sources, Spark starts another
     # worker, but only if the command in PYSPARK_DRIVER_PYTHON exists. The engine does not use

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ha_engine.query.session import SparkSettings
+from ha_engine.jvm import cluster_jar
+from ha_engine.query.session import ClusterSettings, SparkSettings
 
-SCRATCH = ".scratch"
+SECRET_VARIABLE = "HA_ENGINE_EXECUTION_SECRET"  # noqa: S105 - the name, not the secret
+"""The environment variable with the cluster's secret, that of the config's execution.secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,12 @@ class LogSettings:
 class Settings:
     """The parsed command line.
 
-    The JSON in ``--config-json`` has ``query``, ``log``, ``checkpoint_dir``, ``outbox_dir`` and
-    ``classes_dir``. ``query`` is the config's section of that name, with durations and sizes as
-    plain numbers. ``log`` has the fields of LogSettings. ``--parent`` is the text of a ProcessId;
-    the query process ends when that process ends. ``classes`` is the directory of the class
-    archive.
+    The JSON in ``--config-json`` has ``query``, ``execution``, ``driver_hosts``, ``log``,
+    ``checkpoint_dir``, ``scratch_dir``, ``outbox_dir`` and ``classes_dir``. ``query`` is the
+    config's section of that name, with durations and sizes as plain numbers. ``execution`` has the
+    keys ``master`` and ``executors`` of that section. ``log`` has the fields of LogSettings.
+    ``--parent`` is the text of a ProcessId; the query process ends when that process ends.
+    ``classes`` is the directory of the class archive.
     """
 
     socket: str
@@ -63,7 +67,7 @@ class Settings:
             given.socket,
             given.incarnation,
             Path(given.application),
-            _spark_settings(config["query"], Path(config["checkpoint_dir"])),
+            _spark_settings(config),
             Directories(Path(config["checkpoint_dir"]), Path(config["outbox_dir"])),
             config["query"]["read_parallelism"],
             config["query"]["nice"],
@@ -72,8 +76,24 @@ class Settings:
         )
 
 
-def _spark_settings(query: dict[str, Any], checkpoints: Path) -> SparkSettings:
-    """A query's name never starts with a dot, so no query has the scratch directory's name."""
+def _spark_settings(config: dict[str, Any]) -> SparkSettings:
     known = SparkSettings.__dataclass_fields__
-    given = {key: value for key, value in query.items() if key in known}
-    return SparkSettings(**given, scratch=(checkpoints / SCRATCH).resolve())
+    given = {key: value for key, value in config["query"].items() if key in known}
+    return SparkSettings(
+        **given,
+        master=config["execution"]["master"],
+        scratch=Path(config["scratch_dir"]),
+        cluster=_cluster_settings(config),
+    )
+
+
+def _cluster_settings(config: dict[str, Any]) -> ClusterSettings | None:
+    """Settings of a cluster if there is a secret, which is then in the environment no longer.
+
+    Raises ClusterJarMissing.
+    """
+    secret = os.environ.pop(SECRET_VARIABLE, None)
+    if secret is None or config["execution"]["master"].startswith("local"):
+        return None
+    bind, host = config["driver_hosts"]
+    return ClusterSettings(secret, bind, host, cluster_jar(), **config["execution"]["executors"])

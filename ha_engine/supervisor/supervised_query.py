@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,13 +84,17 @@ class SupervisedQuery:
     ) -> None:
         self._home, self._send, self._program = home, send, program
         self._command: list[str] = []
+        self._environment: Mapping[str, str] = {}
         self._living: Query | None = None
         self._ended: asyncio.Task[None] | None = None
         self._patience = Patience(0.0)
 
-    def configure(self, command: list[str], start_timeout: float) -> None:
-        """Set the arguments and the patience for the next starts of the query process."""
-        self._command, self._patience.base_seconds = command, start_timeout
+    def configure(
+        self, command: list[str], environment: Mapping[str, str], start_timeout: float
+    ) -> None:
+        """Set arguments, environment variables and patience for the next starts."""
+        self._command, self._environment = command, environment
+        self._patience.base_seconds = start_timeout
 
     @property
     def alive(self) -> Message:
@@ -109,13 +113,14 @@ class SupervisedQuery:
     async def start(self, incarnation: str) -> None:
         await self.end("a new query process replaces the old one")
         reading, writing = os.pipe()
+        environment = {**os.environ, **self._environment, MARKER: self._home}
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._program,
                 *("--incarnation", incarnation),
                 *("--parent", str(ProcessId.of(os.getpid()))),
                 *self._command,
-                env={**os.environ, MARKER: self._home, REPORT_FD: str(writing)},
+                env={**environment, REPORT_FD: str(writing)},
                 pass_fds=(writing,),
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,

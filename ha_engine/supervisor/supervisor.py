@@ -55,13 +55,15 @@ Message = dict[str, Any]
 class Settings:
     """The settings that the node process sends to the supervisor.
 
-    ``query`` has the arguments of the query process, except its incarnation and parent.
+    ``query`` has the arguments of the query process, except its incarnation and parent. Its
+    ``query_environment`` has secrets, which other users could read in the arguments.
     ``embedded_dir`` is the directory of a database that this node runs itself.
     """
 
     node: str
     data_dir: str
     query: list[str]
+    query_environment: Mapping[str, str]
     start_timeout: float
     log: Mapping[str, Any]
     embedded_dir: str | None
@@ -284,7 +286,7 @@ class Supervisor:
             self._join_database(settings)
             await asyncio.to_thread(kill_session, settings.data_dir, None)
             query = self._query = SupervisedQuery(settings.data_dir, self._send)
-        query.configure(settings.query, settings.start_timeout)
+        query.configure(settings.query, settings.query_environment, settings.start_timeout)
         if self._is_first and not self._stopping.is_set():
             self._is_first = False
             await query.start(str(uuid.uuid4()))

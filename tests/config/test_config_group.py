@@ -38,7 +38,7 @@ def test_node_settings_do_not_change_the_group_digest(own: dict) -> None:
         {"event_sync": {"heartbeat_interval": "100ms"}},
         {"receive": {"max_producers": 5}},
         {"receive": {"dedup_window": 5}},
-        {"query": {"master": "local[1]"}},
+        {"execution": {"master": "local[1]"}},
         {"query": {"shuffle_partitions": 2}},
         {"query": {"read_parallelism": 1}},
         {"query": {"state_store": "rocksdb"}},

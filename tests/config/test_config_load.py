@@ -192,7 +192,7 @@ def test_error_names_a_file_that_is_no_valid_yaml(tmp_path: Path, text: str) -> 
         ("receive: {max_record_rows: 300000}", "lower receive.max_record_rows"),
         ("outbox: {max_bytes: 1KiB}", "outbox.max_bytes"),
         ("query: {spark: {ui.enabled: false}}", "starts with 'spark.'"),
-        ("query: {spark: {spark.master: 'local[2]'}}", "set query.master instead"),
+        ("query: {spark: {spark.master: 'local[2]'}}", "set execution.master instead"),
         (f"node: {{runtime_dir: /tmp/{'x' * 100}}}", "choose a shorter directory"),
         ("node: {id: 'a b'}", "node.id: has characters or a form that is not allowed"),
         ("- a\n- b", "must contain keys and values"),
@@ -220,20 +220,57 @@ def test_invalid_relations_and_formats_are_refused_with_the_reason(
 
 @pytest.mark.parametrize("master", ["local", "local[1]", "local[16]", "local[*]", "local[4, 2]"])
 def test_local_spark_master_is_accepted(tmp_path: Path, master: str) -> None:
-    config = load_config(written(tmp_path, f"query: {{master: '{master}'}}"), {})
-    assert config.query.master == master
+    config = load_config(written(tmp_path, f"execution: {{master: '{master}'}}"), {})
+    assert config.execution.master == master
+    assert not config.execution.on_cluster
+
+
+@pytest.mark.parametrize("master", ["", "yarn", "local-cluster[2,1,1024]", "local[0]", "local[]"])
+def test_unknown_spark_master_is_refused(tmp_path: Path, master: str) -> None:
+    [line] = problems(written(tmp_path, f"execution: {{master: '{master}'}}"))
+    assert line.startswith(
+        "execution.master: has characters or a form that is not allowed; the key is: "
+    )
+    assert "spark://HOST:PORT" in line
+
+
+CLUSTER = "master: 'spark://m1:7077,m2:7077', checkpoint: /mnt/ha, secret: a-secret-of-the-cluster"
+
+
+def test_each_node_keeps_its_checkpoints_in_its_own_place_on_a_cluster(tmp_path: Path) -> None:
+    text = f"group: g\nnode: {{id: node-b}}\nexecution: {{{CLUSTER}}}"
+    config = load_config(written(tmp_path, text), {})
+    assert config.execution.on_cluster
+    assert config.checkpoint_dir == Path("/mnt/ha/g/node-b")
+    assert "a-secret" not in str(config)
 
 
 @pytest.mark.parametrize(
-    "master",
-    ["", "yarn", "spark://host:7077", "local-cluster[2,1,1024]", "local[0]", "local[]"],
+    ("text", "reason"),
+    [
+        (
+            "execution: {master: 'spark://m:7077', secret: xxxxxxxxxxxxxxxx}",
+            "checkpoint is missing",
+        ),
+        ("execution: {master: 'spark://m:7077', checkpoint: /mnt}", "fewer than 16 characters"),
+        (f"execution: {{{CLUSTER}, listen: 'h:9895'}}", "does not encrypt without"),
+        (
+            f"execution: {{{CLUSTER}, listen: '0.0.0.0:9895', insecure: true}}",
+            "set advertise to the address at which the executors reach this host",
+        ),
+        (f"execution: {{{CLUSTER}, tls: {{certificate: c, key: k}}}}", "certificate, key and ca"),
+        (
+            f"execution: {{{CLUSTER}}}\nquery: {{checkpoint_dir: /tmp/c}}",
+            "remove query.checkpoint_dir",
+        ),
+        ("query: {master: 'local[2]'}", "is now execution.master"),
+    ],
 )
-def test_spark_on_another_host_is_refused(tmp_path: Path, master: str) -> None:
-    [line] = problems(written(tmp_path, f"query: {{master: '{master}'}}"))
-    assert line.startswith(
-        "query.master: has characters or a form that is not allowed; the key is: "
-    )
-    assert "since Spark's workers read the journal from this host's disk" in line
+def test_incomplete_settings_of_a_cluster_are_refused_with_the_reason(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    [line] = problems(written(tmp_path, text))
+    assert reason in line
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.1.2.3:80", "[::1]:8080", "localhost:80"])

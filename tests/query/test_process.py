@@ -66,8 +66,8 @@ NICE = 12
 
 def command_line(node: LocalNode) -> list[str]:
     config = {
+        "execution": {"master": "local[1]"},
         "query": {
-            "master": "local[1]",
             "heap": 768 << 20,
             "read_parallelism": 3,
             "nice": NICE,
@@ -76,6 +76,7 @@ def command_line(node: LocalNode) -> list[str]:
         },
         "log": {"node": "node-a", "level": "info", "format": "json"},
         "checkpoint_dir": str(node.checkpoints),
+        "scratch_dir": str(node.checkpoints / ".scratch"),
         "outbox_dir": str(node.outbox_directory),
         "classes_dir": str(node.directory / "classes"),
     }

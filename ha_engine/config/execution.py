@@ -1,0 +1,111 @@
+"""The section ``execution``: where Spark computes the batches, on this host or on a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, model_validator
+
+from ha_engine.config.quantities import Address, Size, is_unspecified, split_address
+from ha_engine.config.sections import Section
+from ha_engine.config.server_tls import ServerTls, require_on_purpose
+
+SECRET_CHARACTERS_MIN = 16
+_LOCAL = r"local(\[([1-9][0-9]*|\*)(, *[1-9][0-9]*)?\])?"
+_STANDALONE = r"spark://[^,/\s]+:[0-9]+(,[^,/\s]+:[0-9]+)*"
+
+
+class ExecutorsConfig(Section):
+    """The executors that each node's driver has on a cluster."""
+
+    count: int = Field(default=2, ge=1, description="Number of executors of this node's driver.")
+    cores: int = Field(default=1, ge=1, description="Number of tasks that an executor runs.")
+    memory: Size = Field(
+        default=1 << 30,
+        ge=512 << 20,
+        description="Heap of an executor's JVM. Its Python workers need memory beside it.",
+    )
+
+
+class ExecutionTls(ServerTls):
+    """Files (PEM) with which this node proves its identity to the executors."""
+
+    ca: Path | None = Field(
+        default=None,
+        description="Certificate of the authority that signed the certificates of both nodes. The "
+        "executors get it from the node.",
+    )
+
+    @model_validator(mode="after")
+    def _an_authority_belongs_to_a_certificate(self) -> ExecutionTls:
+        if (self.ca is None) != (self.certificate is None):
+            raise ValueError("name certificate, key and ca, or none of the three")
+        return self
+
+
+class ExecutionConfig(Section):
+    """Where Spark computes the batches: on this host, or on the executors of a cluster."""
+
+    master: str = Field(
+        default="local[2]",
+        pattern=rf"^({_LOCAL}|{_STANDALONE})$",
+        description="Spark master that runs the queries: local, local[N], local[*] or local[N,F] "
+        "on this host, or spark://HOST:PORT[,HOST:PORT] for a standalone cluster. Group-wide.",
+    )
+    executors: ExecutorsConfig = ExecutorsConfig()
+    checkpoint: Path | None = Field(
+        default=None,
+        description="Directory that this node and all workers of the cluster mount at this path. "
+        "The executors keep the state there, each node's in a directory of its own.",
+    )
+    listen: Address = Field(
+        default="127.0.0.1:9895",
+        description="Address (host:port) on which executors fetch the journal's events from this "
+        "node. Spark's driver listens on its host too. Unused with a local master.",
+    )
+    advertise: Address | None = Field(
+        default=None,
+        description="Address (host:port) at which executors reach this node; by default the listen "
+        "address.",
+    )
+    tls: ExecutionTls = ExecutionTls()
+    insecure: bool = Field(
+        default=False,
+        description="Set to true to send events to executors of other hosts in plain text.",
+    )
+    secret: SecretStr = Field(
+        default=SecretStr(""),
+        description="Secret that the masters, the workers and both nodes share "
+        "(spark.authenticate.secret), best as env:NAME or file:/path. Needed on a cluster.",
+    )
+
+    @property
+    def on_cluster(self) -> bool:
+        return not self.master.startswith("local")
+
+    @property
+    def address(self) -> str:
+        """The address at which executors reach this node."""
+        return self.advertise or self.listen
+
+    @model_validator(mode="after")
+    def _a_cluster_is_reachable_and_authenticated(self) -> ExecutionConfig:
+        if not self.on_cluster:
+            return self
+        if self.checkpoint is None:
+            raise ValueError(
+                "checkpoint is missing: the executors keep the queries' state there; name a "
+                "directory that this node and all workers mount at the same path"
+            )
+        if len(self.secret.get_secret_value()) < SECRET_CHARACTERS_MIN:
+            raise ValueError(
+                f"secret has fewer than {SECRET_CHARACTERS_MIN} characters; set it to "
+                "spark.authenticate.secret of the masters and the workers"
+            )
+        require_on_purpose(self.listen, self.tls, self.insecure, "the executors' gRPC")
+        if self.advertise is None and is_unspecified(split_address(self.listen)[0]):
+            raise ValueError(
+                f"listen is {self.listen}, every address of this host; set advertise to the "
+                "address at which the executors reach this host"
+            )
+        return self

@@ -6,6 +6,12 @@ checkpoint. The node process supplies the lineage, and this module only compares
 
 Spark does not fsync its files, so a power loss may leave empty files. A checkpoint from an earlier
 boot counts as complete only if it was marked clean.
+
+On a cluster, executors of an earlier driver may outlive it, and may still write into a checkpoint
+that the next driver opens. Two steps of ``open_fenced`` prevent that. The next driver gets new
+directories, with links to the files of the old ones, so an executor that has an old directory open
+changes nothing that is in use. And Spark gets a path that no earlier driver had, so an executor
+that looks the path up again finds nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ha_engine.errors import StateLost
-from ha_engine.query.checkpoint_files import LOGS, last_finished
+from ha_engine.errors import CheckpointIncomplete, StateLost
+from ha_engine.query.checkpoint_files import LOGS, copy_as_of, last_finished
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory, replace_file
 from ha_engine.system.fsync import boot_id
@@ -26,6 +32,9 @@ from ha_engine.system.fsync import boot_id
 STAMP_FILE = "ha_engine.stamp"
 CLEAN_FILE = "ha_engine.clean"
 _ASIDE = ".set-aside-"
+_RENEWED = ".renewed"
+_PATHS = ".paths"
+"""The directory with the paths that drivers get. A query's name never starts with a dot."""
 _WRITTEN_BY_SPARK = (*LOGS, "state")
 _LOST = (
     "the query's checkpoint is lost, and the journal cannot rebuild the state, which is older than "
@@ -65,6 +74,7 @@ def open_checkpoint(
     """
     directory, wanted = root / query, _Stamp(lineage, boot or boot_id())
     with disk(root):
+        _finish_renewal(directory, files)
         usable = is_whole(root, query, lineage, boot=boot)
         if must_resume and not usable:
             usable = _may_be_complete(directory, wanted)
@@ -77,6 +87,41 @@ def open_checkpoint(
         _stamp(directory, wanted, files)
         delete(sorted(root.glob(f"{query}{_ASIDE}*")))
     return directory
+
+
+def open_fenced(
+    root: Path, query: str, lineage: str, driver: str, *, must_resume: bool = False
+) -> Path:
+    """Like ``open_checkpoint``, but no executor of an earlier driver can change the checkpoint.
+
+    Return a path to the checkpoint that only the driver with the unique name ``driver`` gets.
+    Raises what ``open_checkpoint`` raises.
+    """
+    directory = open_checkpoint(root, query, lineage, must_resume=must_resume)
+    with disk(root):
+        try:
+            _renew(directory)
+        except CheckpointIncomplete as error:
+            if must_resume:
+                raise StateLost(_LOST) from error
+            disown(directory)
+            open_checkpoint(root, query, lineage)
+        path = _path_for(driver, root, query)
+        path.symlink_to(directory.resolve())
+        delete_in_thread(sorted(root.glob(f"{query}{_ASIDE}*")))
+    return path
+
+
+def _path_for(driver: str, root: Path, query: str) -> Path:
+    """A free path for ``driver``. The paths of earlier drivers to the query are deleted."""
+    for earlier in (root / _PATHS).glob(f"*/{query}"):
+        if earlier.is_symlink():
+            earlier.unlink()
+        else:
+            shutil.rmtree(earlier)  # an executor made it again after it was deleted
+    path = root / _PATHS / driver / query
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def is_whole(root: Path, query: str, lineage: str, *, boot: str | None = None) -> bool:
@@ -201,6 +246,36 @@ def _delete_unfinished(directory: Path, files: Files) -> None:
     for log in LOGS:
         for unfinished in (directory / log).glob(".*.tmp*"):
             files.unlink(unfinished)
+
+
+def _renew(directory: Path) -> None:
+    """Replace ``directory`` and all directories in it by new ones with links to its files.
+
+    A batch that is not finished is left out. Spark makes it again.
+    """
+    renewed = directory.with_name(directory.name + _RENEWED)
+    building = directory.with_name(f".{renewed.name}")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir()
+    if (finished := last_finished(directory)) is not None:
+        copy_as_of(directory, finished, building)
+    shutil.copy2(directory / STAMP_FILE, building)
+    building.rename(renewed)
+    _set_aside(directory, OS_FILES)
+    renewed.rename(directory)
+
+
+def _finish_renewal(directory: Path, files: Files) -> None:
+    """Finish a renewal that a crash interrupted.
+
+    If there is a ``directory`` too, it is the one to be renewed, or a restore has made it since.
+    """
+    renewed = directory.with_name(directory.name + _RENEWED)
+    if renewed.exists():
+        if directory.exists():
+            files.rmtree(renewed)
+        else:
+            files.rename(renewed, directory)
 
 
 def _set_aside(directory: Path, files: Files) -> None:

@@ -37,7 +37,11 @@ _OF_THE_HOST = re.compile(
     "|SocketTimeoutException: |RpcTimeoutException: "
     # The host lacks the memory or the free process to start a program.
     rf"|IOException: Cannot run program .* error=(?:{errno.ENOMEM}|{errno.EAGAIN})\b"
+    # A cluster lost the executors that ran a task, or the blocks that they had written.
+    r"|SparkException: .*\b(?:ExecutorLostFailure|FetchFailed)\b"
 )
+_NODE_AWAY = re.compile(r"ha_engine\.errors\.RangeUnavailable: ")
+
 _DAMAGED_CHECKPOINT = re.compile(
     # Hadoop and Spark keep checksums of Spark's files.
     r"ChecksumException: |\[CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
@@ -80,6 +84,7 @@ def is_of_the_host(error: BaseException) -> bool:
     """Whether the host caused the failure, so that no batch is to blame (RULES.md#i15)."""
     return any(
         _SOCKET_TIMEOUT.match(_python_error(text) if _TRACEBACK in text else text)
+        or (_TRACEBACK in text and _NODE_AWAY.match(_python_error(text)))
         or _OF_THE_HOST.match(text)
         for text in islice(_jvm_messages(error), CAUSES_MAX)
     )

@@ -108,6 +108,7 @@ class QueryProcess:
             self._jvm,
             kills,
             read_parallelism=settings.read_parallelism,
+            on_cluster=settings.spark.cluster is not None,
         )
 
     def serve(self) -> int:

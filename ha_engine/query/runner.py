@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ import structlog
 from ha_engine.errors import DiskFailed, QueryProcessFailed, StateLost
 from ha_engine.query.application import StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
-from ha_engine.query.checkpoints import disown, open_checkpoint
+from ha_engine.query.checkpoints import disown, open_checkpoint, open_fenced
 from ha_engine.query.failure import (
     detail,
     disk_failure,
@@ -61,7 +62,7 @@ class QueryRunner:
 
     The runner calls ``ended`` with an error after which this process must end. ``read_parallelism``
     must not depend on the host, because the distribution of rows to tasks affects floating-point
-    sums (RULES.md#i6).
+    sums (RULES.md#i6). ``on_cluster`` is true if executors of an earlier driver may still write.
     """
 
     def __init__(
@@ -76,13 +77,15 @@ class QueryRunner:
         kills: MemoryKills,
         *,
         read_parallelism: int,
+        on_cluster: bool = False,
     ) -> None:
         self._spark, self._versions = spark, versions
-        self._read_parallelism = read_parallelism
+        self._read_parallelism, self._on_cluster = read_parallelism, on_cluster
         self._link, self._reports, self._directories = link, reports, directories
         self._ended, self._jvm, self._kills = ended, jvm, kills
         self._me = ProcessId.of_this()
         self._running: dict[str, RunningQuery] = {}
+        self._starts = count(1)
         self._lock = threading.Lock()
 
     # -- commands of the node ----------------------------------------------------------------------
@@ -126,12 +129,7 @@ class QueryRunner:
         planned = self._plan(command)
         if self._refused(command, planned):
             return
-        checkpoint = open_checkpoint(
-            self._directories.checkpoints,
-            command.query,
-            command.lineage,
-            must_resume=command.must_resume,
-        )
+        checkpoint = self._open_checkpoint(command)
         place = OutboxPlace(
             command.query,
             self._directories.outbox,
@@ -148,6 +146,14 @@ class QueryRunner:
             target=self._watch, args=(running,), name=f"watch {command.query}", daemon=True
         ).start()
         log.info("query started", query=command.query, after_mark=command.initial_mark)
+
+    def _open_checkpoint(self, command: pb.RunQuery) -> Path:
+        root, resume = self._directories.checkpoints, command.must_resume
+        if not self._on_cluster:
+            return open_checkpoint(root, command.query, command.lineage, must_resume=resume)
+        # A query that starts again in this process must not meet its own earlier tasks either.
+        driver = f"{self._link.address.incarnation}-{next(self._starts)}"
+        return open_fenced(root, command.query, command.lineage, driver, must_resume=resume)
 
     def _plan(self, command: pb.RunQuery) -> PlannedQuery:
         application = self._versions.holding(command.query, command.digest)
@@ -174,7 +180,7 @@ class QueryRunner:
     ) -> StreamingQuery:
         stream = planned.frame.writeStream.queryName(planned.spec.name)
         stream = stream.outputMode(planned.spec.output_mode.value)
-        stream = stream.option("checkpointLocation", checkpoint.resolve().as_uri())
+        stream = stream.option("checkpointLocation", checkpoint.absolute().as_uri())
         return stream.foreachBatch(writer).start()
 
     def _watch(self, running: RunningQuery) -> None:

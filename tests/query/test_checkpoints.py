@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from ha_engine.errors import StateLost
-from ha_engine.query.checkpoints import carry_on, is_whole, mark_clean, open_checkpoint
+from ha_engine.query.checkpoint_files import last_finished
+from ha_engine.query.checkpoints import (
+    carry_on,
+    is_whole,
+    mark_clean,
+    open_checkpoint,
+    open_fenced,
+)
 from ha_engine.system.fsync import boot_id
 
 
@@ -140,3 +148,76 @@ def test_checkpoint_continued_under_changed_code_keeps_its_clean_marker(
     carry_on(tmp_path, "q", ["journal:1"], "journal:3")
     assert is_whole(tmp_path, "q", "journal:3", boot="first")
     assert is_whole(tmp_path, "q", "journal:3", boot="second") is clean
+
+
+# -- on a cluster ----------------------------------------------------------------------------------
+
+STATE = "state/0/0"
+
+
+def fenced(root: Path, driver: str, *, must_resume: bool = False) -> Path:
+    return open_fenced(root, "q", "journal:1", driver, must_resume=must_resume)
+
+
+def worked(root: Path, driver: str) -> Path:
+    """Open the checkpoint as ``driver``, finish its first batch, and begin the second."""
+    path = fenced(root, driver)
+    for name in ("metadata", "offsets/0", "commits/0", "offsets/1", f"{STATE}/1.delta"):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(driver)
+    return path
+
+
+def test_next_driver_continues_after_the_last_finished_batch(tmp_path: Path) -> None:
+    worked(tmp_path, "one")
+    path = fenced(tmp_path, "two")
+    assert last_finished(path) == 0
+    assert (path / STATE / "1.delta").read_text() == "one"
+    assert not (path / "offsets" / "1").exists()
+    assert last_finished(tmp_path / "q") == 0  # what snapshots copy
+    assert is_whole(tmp_path, "q", "journal:1")
+
+
+def test_executor_with_an_open_directory_cannot_change_the_next_drivers_state(
+    tmp_path: Path,
+) -> None:
+    directory = os.open(worked(tmp_path, "one") / STATE, os.O_RDONLY)
+    path = fenced(tmp_path, "two")
+    late = os.open("2.delta", os.O_CREAT | os.O_WRONLY, dir_fd=directory)
+    os.unlink("1.delta", dir_fd=directory)
+    os.close(late)
+    os.close(directory)
+    assert [one.name for one in (path / STATE).iterdir()] == ["1.delta"]
+
+
+def test_executor_finds_nothing_at_the_path_of_its_ended_driver(tmp_path: Path) -> None:
+    earlier = worked(tmp_path, "one")
+    later = fenced(tmp_path, "two")
+    assert not earlier.exists()
+    (earlier / STATE).mkdir(parents=True)  # as Hadoop does for the parent of a new file
+    (earlier / STATE / "2.delta").touch()
+    assert [one.name for one in (later / STATE).iterdir()] == ["1.delta"]
+    last = fenced(tmp_path, "three")
+    assert not earlier.exists()
+    assert [one.name for one in (last / STATE).iterdir()] == ["1.delta"]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_renewal_that_a_crash_interrupted_is_finished(tmp_path: Path, restored: bool) -> None:
+    worked(tmp_path, "one")
+    fenced(tmp_path, "two")
+    # The crash came when the old directory had been renamed, and the new one had not.
+    (tmp_path / "q").rename(tmp_path / "q.renewed")
+    if restored:
+        worked(tmp_path / "elsewhere", "snapshot")
+        (tmp_path / "elsewhere" / "q").rename(tmp_path / "q")
+    path = fenced(tmp_path, "three", must_resume=True)
+    assert (path / STATE / "1.delta").read_text() == ("snapshot" if restored else "one")
+    assert not (tmp_path / "q.renewed").exists()
+
+
+def test_checkpoint_without_its_state_is_not_continued(tmp_path: Path) -> None:
+    (worked(tmp_path, "one") / STATE / "1.delta").rename(tmp_path / "q" / STATE / "7.delta")
+    with pytest.raises(StateLost):
+        fenced(tmp_path, "two", must_resume=True)
+    assert last_finished(fenced(tmp_path, "three")) is None

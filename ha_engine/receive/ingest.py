@@ -18,7 +18,6 @@ import structlog
 
 from ha_engine.auth import Access, Denied, Right
 from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
-from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import (
     AddressInUse,
     Backpressure,
@@ -40,24 +39,14 @@ from ha_engine.receive.intake import DecodedRequest, Intake, SubmissionIdentity,
 from ha_engine.v1 import ingest_pb2 as pb
 from ha_engine.v1 import ingest_pb2_grpc as rpc
 from ha_engine.web.closed import Closed
-from ha_engine.web.tls import readable_pair, renewing
+from ha_engine.web.grpc_port import GRACE_SECONDS, add_port, client_limits
+from ha_engine.web.tls import grpc_credentials, readable_pair
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
     Requests = AsyncIterator[pb.PublishRequest]
 
 log = structlog.get_logger(__name__)
-
-KEEPALIVE_SECONDS = 20
-"""Interval of pings on an idle connection. The pings detect a dead producer, and show traffic to a
-firewall."""
-PINGS_EVERY_SECONDS_MIN = 1
-"""The shortest permitted interval between pings of a producer. By default gRPC ends connections
-that ping more often than every five minutes."""
-HANDSHAKE_SECONDS = 10
-IDLE_SECONDS = 300
-"""A connection without a stream is closed after this time."""
-GRACE_SECONDS = 0.2
 
 _REASONS: dict[type[Rejected], pb.EventsRefused.Reason.ValueType] = {
     InvalidEvents: pb.EventsRefused.INVALID_EVENTS,
@@ -240,29 +229,19 @@ class IngestServer:
         host must start even if its config does not set ``ingest.listen``.
         """
         listen = self._config.listen or DEFAULT_LISTEN
+        credentials = grpc_credentials(self._config.tls, "ingest.tls")
         try:
-            self.port = self._add_port(listen)
-        except RuntimeError as error:
-            if self._config.listen is None:
-                log.warning(
-                    "gRPC address in use, producers cannot use gRPC; set ingest.listen",
-                    address=listen,
-                )
-                return
-            raise AddressInUse(
-                f"ingest.listen: {listen} is in use or is no address of this host; stop the "
-                "program that listens there, or choose another address"
-            ) from error
+            self.port = add_port(self._server, listen, credentials, "ingest")
+        except AddressInUse:
+            if self._config.listen is not None:
+                raise
+            log.warning(
+                "gRPC address in use, producers cannot use gRPC; set ingest.listen",
+                address=listen,
+            )
+            return
         await self._server.start()
         self.address = self._config.advertise or listen
-
-    def _add_port(self, listen: str) -> int:
-        """Bind the address ``listen``. Raises ConfigError, or RuntimeError when the address is in
-        use."""
-        credentials = _credentials(self._config.tls)
-        if credentials is None:
-            return self._server.add_insecure_port(listen)
-        return self._server.add_secure_port(listen, credentials)
 
     def look_at_certificate(self) -> None:
         """Raise ConfigError if the certificate that is now in the file is unusable for new
@@ -278,32 +257,11 @@ class IngestServer:
         await self._server.stop(GRACE_SECONDS)
 
 
-def _credentials(tls: ServerTls) -> grpc.ServerCredentials | None:
-    """The server's credentials; None for plain text. Raises ConfigError."""
-
-    def read() -> grpc.ServerCertificateConfiguration:
-        certificate, key = (file.read_bytes() for file in readable_pair(tls, "ingest.tls") or ())
-        return grpc.ssl_server_certificate_configuration([(key, certificate)])
-
-    return None if tls.pair is None else renewing(read, from_callers=False)
-
-
 def _options(body_max: int, connections_max: int) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_allowed_incoming_connections", connections_max),
-        ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
-        ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
-        # gRPC ends the whole stream after a message above gRPC's limit. A body just above our own
-        # limit must stay below that of gRPC, so that we refuse that body alone (TOO_LARGE).
-        ("grpc.max_receive_message_length", body_max + body_max // 4 + (64 << 10)),
-        ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 1000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", PINGS_EVERY_SECONDS_MIN * 1000),
-        # With SO_REUSEPORT, a second process on the same port would get every other connection.
-        ("grpc.so_reuseport", 0),
-    ]
+    # gRPC ends the whole stream after a message above gRPC's limit. A body just above our own
+    # limit must stay below that of gRPC, so that we refuse that body alone (TOO_LARGE).
+    bytes_max = body_max + body_max // 4 + (64 << 10)
+    return [*client_limits(connections_max), ("grpc.max_receive_message_length", bytes_max)]
 
 
 # -- messages --------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ha_engine.config.event_sync import EventSyncConfig
-from ha_engine.errors import AddressInUse
 from ha_engine.sync import credentials
 from ha_engine.sync.transport import Refused, Serve
 from ha_engine.sync.wire import ClientWire, ServerWire, WireBroken, options
 from ha_engine.v1 import sync_pb2_grpc as rpc
+from ha_engine.web.grpc_port import GRACE_SECONDS, add_port
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -60,17 +60,8 @@ class GrpcTransport:
             maximum_concurrent_rpcs=CALLS_MAX,
         )
         rpc.add_EventSyncServicer_to_server(_Servicer(serve, tls=self._config.tls.given), server)
-        trusted, address = credentials.for_server(self._config.tls), self._config.listen
-        try:
-            if trusted is None:
-                port = server.add_insecure_port(address)
-            else:
-                port = server.add_secure_port(address, trusted)
-        except RuntimeError as error:
-            raise AddressInUse(
-                f"event_sync.listen: {address} is in use or not an address of this host; stop the "
-                "program that listens there, or choose another address"
-            ) from error
+        trusted = credentials.for_server(self._config.tls)
+        port = add_port(server, self._config.listen, trusted, "event_sync")
         await server.start()
         self._server = server
         return port
@@ -78,7 +69,7 @@ class GrpcTransport:
     async def stop(self) -> None:
         """See Transport.stop."""
         if self._server is not None:
-            await self._server.stop(grace=0.2)
+            await self._server.stop(GRACE_SECONDS)
 
     @asynccontextmanager
     async def connect(self, peer: str, seconds: float) -> AsyncIterator[ClientWire]:

@@ -3,6 +3,7 @@
 ``route``         describes one operation, and checks the right that its caller needs.
 ``hosts``         compares the host name of a request with the node's.
 ``tls``           loads a server's certificate, and reads it again when its files change.
+``grpc_port``     opens the port of a gRPC server, and limits its connections.
 ``certificates``  checks names, dates, use and authority of the certificates in the config.
 ``closed``        says why a server closes a connection of a client.
 """

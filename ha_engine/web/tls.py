@@ -44,6 +44,17 @@ def readable_pair(tls: ServerTls, section: str) -> tuple[Path, Path] | None:
     return tls.pair
 
 
+def grpc_credentials(tls: ServerTls, section: str) -> grpc.ServerCredentials | None:
+    """Credentials of a gRPC server; None for plain text. Raises ConfigError like
+    ``server_context``."""
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        certificate, key = (file.read_bytes() for file in readable_pair(tls, section) or ())
+        return grpc.ssl_server_certificate_configuration([(key, certificate)])
+
+    return None if tls.pair is None else renewing(read, from_callers=False)
+
+
 def renewing(
     read: Callable[[], grpc.ServerCertificateConfiguration], *, from_callers: bool
 ) -> grpc.ServerCredentials:

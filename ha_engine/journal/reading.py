@@ -37,6 +37,9 @@ FILE_VERSION = 1
 FILE_HEADER_BYTES = 40
 INDEX_EVERY_BYTES = 16 << 10
 BUFFER_BYTES_MAX = 256 << 10
+SKIPPED_FOR_EACH_READ = 16
+"""A read of one stream's frames ends after this many times the bytes that it may return, so that a
+caller with many other records soon learns how far the read has come."""
 
 _FILE_START = struct.Struct("<8sI")
 _FILE_REST = struct.Struct("<H2x16sQ")
@@ -85,6 +88,17 @@ class Outline:
     records: int = 0
     epochs: list[Position] = field(default_factory=list)
     bad: BadFrame | None = None
+
+
+class StreamFrames(NamedTuple):
+    """Every frame of one stream among the records up to sequence ``through``.
+
+    ``rest`` has the later records of the extent, or is None if there are none.
+    """
+
+    frames: list[Frame]
+    through: int
+    rest: Extent | None
 
 
 def read_extent(
@@ -147,6 +161,42 @@ def read_frames(extent: Extent, bytes_max: int, files: Files = OS_FILES) -> list
                 raise _unreadable(path, error) from error
             offset, rest = offset + header.frame_length, rest - header.frame_length
     return frames
+
+
+def read_stream_frames(
+    extent: Extent, first: int, stream: str, bytes_max: int, files: Files = OS_FILES
+) -> StreamFrames:
+    """The first frames with events of ``stream`` in ``extent``, whose first record is ``first``.
+
+    The frames have at most ``bytes_max`` bytes, but one frame may be larger. The read ends after
+    some ``bytes_max`` of other records, whose payloads it skips. This function raises the
+    exceptions of read_extent, and JournalDamaged when a record is missing.
+    """
+    path, offset, end = Path(extent.path), extent.offset, extent.offset + extent.length
+    read_end = min(end, offset + SKIPPED_FOR_EACH_READ * bytes_max)
+    frames, size, sequence = list[Frame](), 0, first
+    with open_segment(path, extent.length, files) as file:
+        file.seek(offset)
+        try:
+            while offset < read_end:
+                raw = file.read(HEADER_BYTES)
+                header = _whole(raw, end - offset)
+                _require_sequence(header, sequence, path, offset)
+                meta = _read_meta(file, header)
+                if not _is_of(to_record(header, meta, b"").body, stream):
+                    file.seek(header.payload_length, 1)
+                elif frames and size + header.frame_length > bytes_max:
+                    break
+                else:
+                    frames.append(Frame(header.position, raw + meta, _read_payload(file, header)))
+                    size += header.frame_length
+                offset, sequence = offset + header.frame_length, sequence + 1
+        except BadFrame as error:
+            raise damage(path, offset, error) from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
+    rest = Extent(extent.path, offset, end - offset) if offset < end else None
+    return StreamFrames(frames, sequence - 1, rest)
 
 
 def read_header(file: BinaryIO, bytes_max: int) -> Header:
@@ -256,20 +306,17 @@ def read_file_header(path: Path, files: Files = OS_FILES) -> FileHeader:
 
 def _read_head(file: BinaryIO, bytes_max: int) -> tuple[Header, Body]:
     header = read_header(file, bytes_max)
-    meta = verified(file.read(header.meta_length), header.meta_length, header.meta_crc, "meta")
-    return header, to_record(header, meta, b"").body
+    return header, to_record(header, _read_meta(file, header), b"").body
 
 
 def _read_rest(
     file: BinaryIO, header: Header, body: Body, stream: str | None, payloads: bool
 ) -> Record | None:
-    wanted = stream is None or (isinstance(body, Events) and body.stream == stream)
+    wanted = stream is None or _is_of(body, stream)
     if not (wanted and payloads):
         file.seek(header.payload_length, 1)
         return Record(header.position, header.committed, body) if wanted else None
-    length = header.payload_length
-    payload = verified(file.read(length), length, header.payload_crc, "payload")
-    return Record(header.position, header.committed, body, payload)
+    return Record(header.position, header.committed, body, _read_payload(file, header))
 
 
 def _whole(raw: bytes, bytes_max: int) -> Header:
@@ -280,26 +327,41 @@ def _whole(raw: bytes, bytes_max: int) -> Header:
 
 
 def _read_frame(file: BinaryIO, raw: bytes, header: Header) -> Frame:
-    meta = verified(file.read(header.meta_length), header.meta_length, header.meta_crc, "meta")
-    length = header.payload_length
-    payload = verified(file.read(length), length, header.payload_crc, "payload")
-    return Frame(header.position, raw + meta, payload)
+    meta = _read_meta(file, header)
+    return Frame(header.position, raw + meta, _read_payload(file, header))
 
 
 def _check_parts(file: BinaryIO, header: Header, payloads: bool) -> None:
-    verified(file.read(header.meta_length), header.meta_length, header.meta_crc, "meta")
+    _read_meta(file, header)
     if payloads:
-        length = header.payload_length
-        verified(file.read(length), length, header.payload_crc, "payload")
+        _read_payload(file, header)
     else:
         file.seek(header.payload_length, 1)
 
 
-def _extend(outline: Outline, header: Header, path: Path) -> None:
-    expected, epoch = outline.last.sequence + 1, outline.last.epoch
+def _read_meta(file: BinaryIO, header: Header) -> bytes:
+    length = header.meta_length
+    return verified(file.read(length), length, header.meta_crc, "meta")
+
+
+def _read_payload(file: BinaryIO, header: Header) -> bytes:
+    length = header.payload_length
+    return verified(file.read(length), length, header.payload_crc, "payload")
+
+
+def _is_of(body: Body, stream: str) -> bool:
+    return isinstance(body, Events) and body.stream == stream
+
+
+def _require_sequence(header: Header, expected: int, path: Path, offset: int) -> None:
     if header.sequence != expected:
         reason = f"the segment has record {header.sequence} instead of {expected}"
-        raise JournalDamaged(str(path), outline.end, reason)
+        raise JournalDamaged(str(path), offset, reason)
+
+
+def _extend(outline: Outline, header: Header, path: Path) -> None:
+    expected, epoch = outline.last.sequence + 1, outline.last.epoch
+    _require_sequence(header, expected, path, outline.end)
     if header.epoch < epoch:
         reason = f"epoch {header.epoch} follows epoch {epoch}"
         raise JournalDamaged(str(path), outline.end, reason)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NamedTuple
@@ -131,11 +131,28 @@ def decode(frame: bytes, *, payload: bool = True) -> Record:
     header = decode_header(frame[:HEADER_BYTES])
     if len(frame) != header.frame_length:
         raise BadFrame(f"the frame has {len(frame)} bytes instead of {header.frame_length}")
-    meta_end = HEADER_BYTES + header.meta_length
-    meta = verified(frame[HEADER_BYTES:meta_end], header.meta_length, header.meta_crc, "meta")
+    return _decoded(frame, 0, header, payload)
+
+
+def decode_all(frames: bytes) -> Iterator[Record]:
+    """Decode whole frames, one after the other, and verify every byte of them. Raises BadFrame."""
+    start = 0
+    while start < len(frames):
+        header = decode_header(frames[start : start + HEADER_BYTES])
+        yield _decoded(frames, start, header, payload=True)
+        start += header.frame_length
+
+
+def _decoded(frames: bytes, start: int, header: Header, payload: bool) -> Record:
+    """Decode the frame that begins at ``start`` with ``header``."""
+    meta_start = start + HEADER_BYTES
+    payload_start = meta_start + header.meta_length
+    meta = frames[meta_start:payload_start]
+    meta = verified(meta, header.meta_length, header.meta_crc, "meta")
     if not payload:
         return to_record(header, meta, b"")
-    rest = verified(frame[meta_end:], header.payload_length, header.payload_crc, "payload")
+    rest = frames[payload_start : payload_start + header.payload_length]
+    rest = verified(rest, header.payload_length, header.payload_crc, "payload")
     return to_record(header, meta, rest)
 
 

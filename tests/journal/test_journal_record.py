@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha_engine.journal.record import HEADER_BYTES, BadFrame, NewerVersion, crc32c, decode, encode
+from ha_engine.journal.record import (
+    HEADER_BYTES,
+    BadFrame,
+    NewerVersion,
+    crc32c,
+    decode,
+    decode_all,
+    encode,
+)
 from ha_engine.types import (
     Application,
     Body,
@@ -53,6 +61,20 @@ records = st.builds(Record, positions, numbers, bodies, st.binary(max_size=200))
 @given(records)
 def test_every_record_survives_a_round_trip(record: Record) -> None:
     assert decode(encode(record)) == record
+
+
+@given(st.lists(records, max_size=5), st.data())
+def test_frames_decode_one_after_the_other_and_a_cut_is_refused(
+    some: list[Record], data: st.DataObject
+) -> None:
+    frames = [encode(record) for record in some]
+    whole = b"".join(frames)
+    assert list(decode_all(whole)) == some
+    ends = {sum(map(len, frames[:count])) for count in range(len(frames) + 1)}
+    cut = data.draw(st.integers(0, len(whole)))
+    if cut not in ends:
+        with pytest.raises(BadFrame):
+            list(decode_all(whole[:cut]))
 
 
 @given(records)

@@ -7,6 +7,7 @@ digest would have to guess the whole token.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from enum import Enum
 
 TOKEN_BYTES = 32
 _SCHEME = "bearer "
+_RANGES = b"ha-engine: ranges of the journal"
+"""The purpose of the token that ``token_of`` derives."""
 
 
 class Right(Enum):
@@ -88,6 +91,21 @@ def new_token() -> str:
 
 def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def token_of(secret: str) -> str:
+    """The token with which the executors of a Spark cluster read the journal.
+
+    Both ends derive the token from the cluster's ``secret``, which the token does not reveal
+    (HMAC-SHA256).
+    """
+    return hmac.new(secret.encode("utf-8", "surrogateescape"), _RANGES, "sha256").hexdigest()
+
+
+def bears(authorization: str | None, token: str) -> bool:
+    """Whether an Authorization header has ``token``. The comparison takes the same time for every
+    wrong token."""
+    return hmac.compare_digest(digest_of(_token(authorization)), digest_of(token))
 
 
 def _token(authorization: str | None) -> str:

@@ -30,17 +30,21 @@ CALL_SECONDS = 10.0
 """Timeout of a call. After a timeout the link repeats the call with twice the time."""
 CALL_SECONDS_MAX = 320.0
 MESSAGE_BYTES_MAX = 16 << 20
-_CHANNEL_OPTIONS = (
+CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # Calls over a local socket must not use a proxy that the environment names.
+    # Calls to a node must not use a proxy that the environment names.
     ("grpc.enable_http_proxy", 0),
     # gRPC sends a ping after each answer to measure bandwidth, which keeps gRPC's threads awake.
     ("grpc.http2.bdp_probe", 0),
     # By default gRPC reads a stream with a second thread, which wakes five times a second.
     (ChannelOptions.SingleThreadedUnaryStream, 1),
+)
+"""Options of every channel to a node."""
+_LOCAL_OPTIONS = (
+    *CHANNEL_OPTIONS,
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
 )
 
 Reply = TypeVar("Reply")
@@ -59,7 +63,7 @@ class Address:
 
 
 def open_channel(address: Address) -> grpc.Channel:
-    return grpc.insecure_channel(f"unix:{address.socket}", options=_CHANNEL_OPTIONS)
+    return grpc.insecure_channel(f"unix:{address.socket}", options=_LOCAL_OPTIONS)
 
 
 class NodeLink:
@@ -95,7 +99,7 @@ class NodeLink:
             try:
                 return method(request, timeout=patience)
             except grpc.RpcError as error:
-                if _code(error) is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                if code_of(error) is not grpc.StatusCode.DEADLINE_EXCEEDED:
                     seconds = patience
                 raise
 
@@ -104,26 +108,26 @@ class NodeLink:
         except grpc.RpcError as error:
             if is_refusal(error):
                 raise Superseded(
-                    f"the node refused this query process ({_details(error)}); "
+                    f"the node refused this query process ({details_of(error)}); "
                     "the node runs another one"
                 ) from error
             raise QueryProcessFailed(
-                f"the node answered {_code(error).name}: {_details(error)}"
+                f"the node answered {code_of(error).name}: {details_of(error)}"
             ) from error
 
 
 def is_refusal(error: grpc.RpcError) -> bool:
     """Whether the node process answered that it has another query process."""
-    return _code(error) in _NOT_MINE
+    return code_of(error) in _NOT_MINE
 
 
 def _is_away(error: BaseException) -> bool:
-    return isinstance(error, grpc.RpcError) and _code(error) in _AWAY
+    return isinstance(error, grpc.RpcError) and code_of(error) in _AWAY
 
 
-def _code(error: grpc.RpcError) -> grpc.StatusCode:
+def code_of(error: grpc.RpcError) -> grpc.StatusCode:
     return error.code()
 
 
-def _details(error: grpc.RpcError) -> str:
+def details_of(error: grpc.RpcError) -> str:
     return str(error.details())

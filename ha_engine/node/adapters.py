@@ -56,10 +56,19 @@ class SyncOwner:
 
 @dataclass(frozen=True, slots=True)
 class LocalAnswers:
-    """Answers the query process's questions from the core and the journal."""
+    """Answers the questions of the query process, and of its executors, from the core and the
+    journal."""
 
     core: Core
     journal: Journal
+
+    @property
+    def group_id(self) -> str | None:
+        return self.core.group_id
+
+    @property
+    def committed(self) -> int:
+        return self.core.journal.committed
 
     def incarnation(self) -> str | None:
         return self.core.query_control.process.incarnation

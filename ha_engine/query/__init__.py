@@ -13,6 +13,8 @@
 ``source`` has the ``ha_journal`` data source, as Spark knows it.
 ``source_reader`` reads committed records up to the next mark, for the data source.
 ``marks`` requests the node's marks for the data source.
+``range_endpoints`` has the addresses of the nodes from which workers on other hosts read.
+``range_reader`` reads a range of the journal from these nodes.
 ``record_rows`` converts the rows of records to the form that Spark reads.
 ``offsets`` finds the mark of a Spark batch, and whether all sources of the batch agree on it.
 ``outbox_writer`` writes a batch to the outbox and asks the node process to admit it.

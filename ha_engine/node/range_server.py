@@ -1,0 +1,254 @@
+"""The gRPC service through which Spark's executors on other hosts read ranges of the journal.
+
+The service reads the journal in threads of its own, so that no ack waits for a reader. The service
+reads the next message of a call only when gRPC has taken the one before, so a slow reader costs
+little memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import grpc
+import structlog
+
+from ha_engine import __version__
+from ha_engine.auth import bears
+from ha_engine.config.server_tls import ServerTls
+from ha_engine.errors import DiskFailed, JournalDamaged, UnknownJournalVersion
+from ha_engine.journal.reading import read_stream_frames
+from ha_engine.system.files import OS_FILES, Files
+from ha_engine.types import Extent
+from ha_engine.v1 import ranges_pb2 as pb
+from ha_engine.v1 import ranges_pb2_grpc as rpc
+from ha_engine.web.grpc_port import GRACE_SECONDS, add_port, client_limits
+from ha_engine.web.tls import grpc_credentials, readable_pair
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+log = structlog.get_logger(__name__)
+Code = grpc.StatusCode
+
+MESSAGE_BYTES = 1 << 20
+"""A message has about this many bytes of frames; one larger frame is a message by itself."""
+CALLS_MAX = 64
+"""Calls that read at one time. Each needs memory for about three messages."""
+CONNECTIONS_MAX = 256
+"""Connections to the service. Each Python worker of an executor has one, which is an open file of
+the node."""
+THREADS = 2
+REQUEST_BYTES_MAX = 64 << 10
+
+
+class CommittedRecords(Protocol):
+    """The part of core and journal that the service uses; a thread calls ``locate``."""
+
+    @property
+    def group_id(self) -> str | None:
+        """The UUID of the group, or None while the node does not know it."""
+
+    @property
+    def committed(self) -> int:
+        """Every record up to this sequence is committed, and is in this node's journal."""
+
+    def lacks_records_from(self, first: int) -> bool:
+        """Whether record ``first`` is trimmed."""
+
+    def locate(self, first: int, last: int) -> list[Extent]:
+        """Find the bytes of the records ``first`` to ``last``.
+
+        Raises DiskFailed, JournalDamaged, or ValueError when ``first`` is trimmed.
+        """
+
+
+class RangeService(rpc.RangesServicer):
+    """The gRPC service ``Ranges``, on the node's event loop. Every call must bear ``token``."""
+
+    def __init__(
+        self,
+        records: CommittedRecords,
+        token: str,
+        *,
+        calls_max: int = CALLS_MAX,
+        message_bytes: int = MESSAGE_BYTES,
+        files: Files = OS_FILES,
+    ) -> None:
+        self._records, self._token, self._files = records, token, files
+        self._calls, self._calls_max = 0, calls_max
+        self._message_bytes = message_bytes
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ranges")
+
+    async def Read(  # type: ignore[override]  # noqa: N802
+        self, request: pb.ReadRequest, context: Context
+    ) -> None:
+        await self._authenticate(context)
+        if self._calls >= self._calls_max:
+            reason = f"this node serves {self._calls_max} readers already; ask again later"
+            await context.abort(Code.RESOURCE_EXHAUSTED, reason)
+        self._calls += 1
+        try:
+            await self._require_readable(request, context)
+            reading = _Reading(self._records, request, self._message_bytes, self._files)
+            while reading.next <= reading.last:
+                message = await self._message(reading, context)
+                try:
+                    await context.write(message)
+                except (grpc.aio.BaseError, asyncio.InvalidStateError):
+                    return  # The reader has left.
+        finally:
+            self._calls -= 1
+
+    def close(self) -> None:
+        """End the threads once they have read what they read now."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _authenticate(self, context: Context) -> None:
+        given = dict(context.invocation_metadata() or ()).get("authorization")
+        if not bears(None if given is None else str(given), self._token):
+            await context.abort(
+                Code.UNAUTHENTICATED,
+                "the token is not that of this node; give every node and the Spark cluster the "
+                "same secret",
+            )
+
+    async def _require_readable(self, request: pb.ReadRequest, context: Context) -> None:
+        """Abort a call that this node cannot answer now."""
+        first, last = request.first_sequence, request.last_sequence
+        records = self._records
+        if request.release != __version__:
+            await context.abort(
+                Code.FAILED_PRECONDITION,
+                f"this worker runs ha-engine {request.release}, but the node runs {__version__}; "
+                "install the same ha-engine on every worker",
+            )
+        if records.group_id is None:
+            await context.abort(Code.UNAVAILABLE, "this node does not know its group yet")
+        if request.group_id != records.group_id:
+            await context.abort(
+                Code.FAILED_PRECONDITION,
+                f"this node belongs to the group {records.group_id}, not {request.group_id}; "
+                "correct the addresses of the nodes",
+            )
+        if not 0 < first <= last:
+            await context.abort(Code.INVALID_ARGUMENT, f"{first} to {last} is no range of records")
+        if records.lacks_records_from(first):
+            await _abort_trimmed(first, last, context)
+        if last > records.committed:
+            await context.abort(
+                Code.UNAVAILABLE,
+                f"this node has the committed records up to {records.committed}, not up to {last}; "
+                "ask again later",
+            )
+
+    async def _message(self, reading: _Reading, context: Context) -> pb.Frames:
+        """Read the next message in a thread; abort the call if that fails."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, reading.message)
+        except (ValueError, JournalDamaged) as error:
+            # A trim removes the file, or the records, between two reads.
+            if self._records.lacks_records_from(reading.next):
+                await _abort_trimmed(reading.next, reading.last, context)
+            if not isinstance(error, JournalDamaged):
+                raise
+            await _abort(Code.DATA_LOSS, error, context)
+        except UnknownJournalVersion as error:
+            await _abort(Code.DATA_LOSS, error, context)
+        except DiskFailed as error:
+            await _abort(Code.INTERNAL, error, context)
+        except _Truncated as error:
+            await _abort(Code.UNAVAILABLE, error, context)
+
+
+class _Truncated(Exception):
+    """The journal was truncated after the call began, which happens only in a forced failover
+    (RULES.md#r26)."""
+
+
+class _Reading:
+    """The progress of one call. ``next`` is the sequence of the first record that was not read."""
+
+    def __init__(
+        self,
+        records: CommittedRecords,
+        request: pb.ReadRequest,
+        message_bytes: int,
+        files: Files,
+    ) -> None:
+        self._records, self._stream = records, request.stream
+        self._message_bytes, self._files = message_bytes, files
+        self.next, self.last = request.first_sequence, request.last_sequence
+        self._extents: list[Extent] | None = None
+
+    def message(self) -> pb.Frames:
+        """Read the next message.
+
+        Each message opens the file anew, so that a call which is cancelled while a thread reads
+        leaves no file open. Raises _Truncated, and what ``read_stream_frames`` and ``locate``
+        raise.
+        """
+        if self._extents is None:
+            self._extents = self._records.locate(self.next, self.last)
+        if not self._extents:
+            raise _Truncated(f"this node's journal has lost record {self.next}; ask again later")
+        extent, *rest = self._extents
+        read = read_stream_frames(extent, self.next, self._stream, self._message_bytes, self._files)
+        self._extents = rest if read.rest is None else [read.rest, *rest]
+        self.next = read.through + 1
+        parts = [part for frame in read.frames for part in (frame.head, frame.payload)]
+        return pb.Frames(frames=b"".join(parts), through=read.through)
+
+
+async def _abort_trimmed(first: int, last: int, context: Context) -> NoReturn:
+    reason = f"the journal has trimmed records from {first} to {last}"
+    await context.abort(Code.OUT_OF_RANGE, reason)
+
+
+async def _abort(code: grpc.StatusCode, error: Exception, context: Context) -> NoReturn:
+    log.warning("a range of the journal cannot be read", reason=str(error))
+    await context.abort(code, str(error))
+
+
+class RangeServer:
+    """The gRPC server for executors, one per node process. ``listen`` and ``tls`` are settings of
+    the section ``execution``."""
+
+    def __init__(self, service: RangeService, listen: str, tls: ServerTls) -> None:
+        self._service, self._listen, self._tls = service, listen, tls
+        self._server: grpc.aio.Server | None = None
+        self.address = ""
+        """The address on which the server listens; empty before ``start``."""
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen for readers. Raises AddressInUse, ConfigError."""
+        credentials = grpc_credentials(self._tls, "execution.tls")
+        server = grpc.aio.server(
+            options=[
+                *client_limits(CONNECTIONS_MAX),
+                ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+                ("grpc.http2.bdp_probe", 0),  # as in query/range_reader.py
+            ],
+            # The service itself refuses calls above CALLS_MAX. This limit is for strangers.
+            maximum_concurrent_rpcs=4 * CALLS_MAX,
+        )
+        rpc.add_RangesServicer_to_server(self._service, server)
+        self.port = add_port(server, self._listen, credentials, "execution")
+        await server.start()
+        self._server = server
+        self.address = f"{self._listen.rpartition(':')[0]}:{self.port}"
+
+    def look_at_certificate(self) -> None:
+        """Raise ConfigError if the certificate that is now in the file is unusable for new
+        connections."""
+        readable_pair(self._tls, "execution.tls")
+
+    async def stop(self) -> None:
+        """End the calls after at most GRACE_SECONDS, and stop listening. Readers continue at
+        another node, or here after a restart."""
+        if self._server is not None:
+            await self._server.stop(GRACE_SECONDS)
+        self._service.close()

@@ -325,6 +325,16 @@ class CheckpointTooOld(QueryProcessFailed):
     """The journal has trimmed the mark or the records of the next batch of a checkpoint."""
 
 
+class RangeUnavailable(QueryProcessFailed):
+    """No node sent a range of the journal to a worker of Spark for some time, perhaps only for a
+    moment."""
+
+
+class RangeRefused(QueryProcessFailed):
+    """No node will send a range of the journal to a worker of Spark until an operator removes the
+    cause."""
+
+
 class HostKilled(QueryProcessFailed):
     """The operating system killed a process of Spark, often for lack of memory.
 

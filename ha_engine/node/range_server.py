@@ -101,6 +101,11 @@ class RangeService(rpc.RangesServicer):
         finally:
             self._calls -= 1
 
+    @property
+    def calls(self) -> int:
+        """The number of calls that read now."""
+        return self._calls
+
     def close(self) -> None:
         """End the threads once they have read what they read now."""
         self._threads.shutdown(wait=False, cancel_futures=True)

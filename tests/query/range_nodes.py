@@ -96,14 +96,14 @@ class RangeNode:
         self.start()
 
     def start(self) -> None:
-        service = RangeService(
+        self.service = RangeService(
             self.committed,
             TOKEN,
             calls_max=self._calls_max,
             message_bytes=self._message_bytes,
             files=self.files,
         )
-        self._server = RangeServer(service, self.listen, self._tls)
+        self._server = RangeServer(self.service, self.listen, self._tls)
         self._loop.run(self._server.start())
         self.listen = self._server.address
 

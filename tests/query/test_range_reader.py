@@ -201,6 +201,16 @@ def test_a_node_that_hangs_is_left(start: Start, monkeypatch: pytest.MonkeyPatch
         assert list(read_range(asked, "flights", 1, 30)) == of_flights(records)
 
 
+def test_a_caller_may_take_longer_for_a_record_than_a_call_lasts(start: Start) -> None:
+    records = some_records(300, size=50 << 10)
+    node = start(records, message_bytes=100 << 10)
+    reading = read_range(endpoints(node), "flights", 1, 300, patience_seconds=BRIEF)
+    got = [next(reading)]
+    wait_until(lambda: node.service.calls == 0)
+    assert got + list(islice(reading, 5)) == of_flights(records)[:6]
+    reading.close()  # type: ignore[attr-defined]
+
+
 def test_a_range_that_is_not_committed_yet_is_awaited(start: Start) -> None:
     records = some_records(30)
     node = start(records)

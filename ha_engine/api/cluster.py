@@ -25,11 +25,13 @@ class Neighbours(Protocol):
     def unreachable(self) -> Mapping[str, str]: ...
 
 
-def report_of(core: Core, now: float, to_restore: int, ingest: str = "") -> Report:
+def report_of(
+    core: Core, now: float, to_restore: int, ingest: str = "", ranges: str = ""
+) -> Report:
     """This node's report for its peers and its own status, at the time ``now`` of the core's clock.
 
     ``to_restore`` is the number of bytes of a snapshot that the node must still download.
-    ``ingest`` is the gRPC address for producers.
+    ``ingest`` is the gRPC address for producers. ``ranges`` is the one for executors.
     """
     return Report(
         role=core.role.value,
@@ -58,6 +60,7 @@ def report_of(core: Core, now: float, to_restore: int, ingest: str = "") -> Repo
         ),
         to_restore=to_restore,
         ingest=ingest,
+        ranges=ranges,
     )
 
 

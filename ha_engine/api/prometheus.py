@@ -109,6 +109,7 @@ _COUNTS = {
     "database_failures": "Calls on the lease row that failed or were late.",
     "peer_rollbacks": "Times that the journal of a peer had lost records that it had acked.",
     "orphaned_query_processes": ("Query processes that called this node, which does not run them."),
+    "executor_bytes": "Bytes of the journal that executors of a cluster read from this node.",
 }
 _SNAPSHOT_GAUGES = {
     "age_seconds": (

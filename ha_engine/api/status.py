@@ -228,6 +228,7 @@ def _counts(counters: NodeCounters) -> Counts:
         "database_failures": counters.database_failures,
         "peer_rollbacks": counters.peer_rollbacks,
         "orphaned_query_processes": counters.orphans,
+        "executor_bytes": counters.executor_bytes,
         "outage_seconds": counters.outage_seconds,
     }
 

@@ -85,6 +85,8 @@ class Counts(TypedDict):
     """Times that the journal of a peer had lost records that it had acked."""
     orphaned_query_processes: int
     """Query processes that called this node, which does not run them."""
+    executor_bytes: int
+    """Bytes of the journal that executors of a cluster read from this node."""
     outage_seconds: float | None
     """How long no node was active before this node last became active."""
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ha_engine import __version__
-from ha_engine.auth import Access, Right
+from ha_engine.auth import Access, Right, token_of
 from ha_engine.config import Config
 from ha_engine.config.group import group_digest
 from ha_engine.core import (
@@ -29,6 +29,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.identity import JournalIdentity
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.database import database_engine
+from ha_engine.node.range_server import CommittedRecords, RangeServer, RangeService
 from ha_engine.node.snapshot_actions import facts_of
 from ha_engine.outbox import Outbox
 from ha_engine.postgres.snapshot_store import CALL_SECONDS, SnapshotStore
@@ -39,6 +40,7 @@ from ha_engine.publish.sink import Authority
 from ha_engine.query.application import (
     StreamApplication,
 )
+from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.query.runtime import checkpoint_versions, runtime_versions, why_not_continued
 from ha_engine.receive.backlog import Disk, NodeBacklog
 from ha_engine.receive.gate import Backlog, Counters, Gate, GroupJournal
@@ -47,6 +49,7 @@ from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.restore import Places, Restoring
 from ha_engine.snapshot.service import SnapshotService
+from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import Hello
 from ha_engine.types import Holder
 from ha_engine.web.hosts import name_of
@@ -187,6 +190,35 @@ def backlog_of(config: Config, core: Core, disk: Disk) -> NodeBacklog:
         disk,
         lambda: core.term.full_member() if core.term else None,
     )
+
+
+def range_server_of(
+    config: Config, records: CommittedRecords, counters: NodeCounters
+) -> RangeServer | None:
+    """Make the server from which executors read the journal; None if Spark needs none."""
+    execution = config.execution
+    if not execution.on_cluster:
+        return None
+
+    def sent(size: int) -> None:
+        counters.executor_bytes += size
+
+    token = token_of(execution.secret.get_secret_value())
+    return RangeServer(RangeService(records, token, sent), execution.listen, execution.tls)
+
+
+def endpoints_of(config: Config, group_id: str, others: Sequence[str]) -> Endpoints | None:
+    """Where executors read the journal: at this node's address, else at those of ``others``.
+
+    Return None if Spark's tasks run on this host. Raises OSError if the certificate of the
+    authority cannot be read.
+    """
+    execution = config.execution
+    if not execution.on_cluster:
+        return None
+    ca = execution.tls.ca.read_bytes() if execution.tls.ca else None
+    token = token_of(execution.secret.get_secret_value())
+    return Endpoints((execution.address, *others), token, ca, group_id)
 
 
 def access_of(config: Config) -> Access:

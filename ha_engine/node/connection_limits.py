@@ -12,6 +12,7 @@ import structlog
 
 from ha_engine.config import Config
 from ha_engine.errors import ConfigError
+from ha_engine.node.range_server import CONNECTIONS_MAX
 from ha_engine.system.open_files import allow_open_files
 
 log = structlog.get_logger(__name__)
@@ -35,11 +36,12 @@ def connection_limits(config: Config) -> ConnectionLimits:
     Raises ConfigError if the process may not open enough files for a few connections.
     """
     http, ingest = config.http.max_connections, config.ingest.max_streams
-    needed = OWN_FILES + http + ingest
+    own = OWN_FILES + (CONNECTIONS_MAX if config.execution.on_cluster else 0)
+    needed = own + http + ingest
     files = allow_open_files(needed)
     if files >= needed:
         return ConnectionLimits(http, ingest)
-    room = files - OWN_FILES
+    room = files - own
     lowered = ConnectionLimits(http * room // (http + ingest), ingest * room // (http + ingest))
     if min(lowered) < min(CONNECTIONS_MIN, http, ingest):
         raise ConfigError(

@@ -21,6 +21,7 @@ from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import DiskFailed, EngineError, SinkRefused, SinkUnavailable
 from ha_engine.outbox import Admission, Outbox
+from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.system.runtime_dir import make_runtime_dir
 from ha_engine.system.stuck_watch import STUCK_SECONDS, StuckWatch
 from ha_engine.types import Extent, Mark
@@ -81,6 +82,7 @@ class Observer(Protocol):
 class LocalService(rpc.LocalServicer):
     """The gRPC service of one node process, and the driver's QueryProcessLink.
 
+    ``endpoints`` says where tasks on other hosts read the journal, or None with a local master.
     ``on_stuck`` is called when the disk of the outbox has not answered for ``stuck_after`` seconds.
     """
 
@@ -94,9 +96,11 @@ class LocalService(rpc.LocalServicer):
         observer: Observer,
         on_stuck: Callable[[], None] = lambda: None,
         stuck_after: float = STUCK_SECONDS,
+        endpoints: Callable[[], Endpoints | None] = lambda: None,
     ) -> None:
         self._steps, self._answers, self._outbox = steps, answers, outbox
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
+        self._endpoints = endpoints
         # By query and lineage: a query that Spark has not stopped yet may wait beside the new one.
         self._waiting: dict[tuple[str, str], asyncio.Future[Mark]] = {}
         self._to_query: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
@@ -181,7 +185,10 @@ class LocalService(rpc.LocalServicer):
             self._answers.locate, request.first_sequence, request.last_sequence
         )
         extents = [pb.Extent(path=e.path, offset=e.offset, length=e.length) for e in found]
-        return pb.LocateReply(extents=extents)
+        endpoints = self._endpoints()
+        if endpoints is None:
+            return pb.LocateReply(extents=extents)
+        return pb.LocateReply(extents=extents, endpoints=_to_message(endpoints))
 
     async def AdmitBatch(  # noqa: N802
         self, request: pb.AdmitBatchRequest, context: Context
@@ -295,6 +302,15 @@ class LocalService(rpc.LocalServicer):
         if incarnation not in self._orphans:
             self._orphans.add(incarnation)
             self._observer.orphaned()
+
+
+def _to_message(endpoints: Endpoints) -> pb.RangeEndpoints:
+    return pb.RangeEndpoints(
+        addresses=endpoints.addresses,
+        token=endpoints.token,
+        ca=endpoints.ca or b"",
+        group_id=endpoints.group_id,
+    )
 
 
 class LocalServer:

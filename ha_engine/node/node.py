@@ -35,11 +35,13 @@ from ha_engine.node.build import (
     access_of,
     backlog_of,
     core_of,
+    endpoints_of,
     gate_of,
     hello_of,
     host_names_of,
     places_of,
     publisher_of,
+    range_server_of,
     snapshot_service_of,
 )
 from ha_engine.node.connection_limits import connection_limits
@@ -56,6 +58,7 @@ from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
 from ha_engine.outbox import Outbox
 from ha_engine.publish import Publisher, Sink
 from ha_engine.query.application import StreamApplication
+from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.receive.backlog import Disk
 from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
@@ -116,7 +119,9 @@ class Node:
         replay(self.data.base, self.journal, self.outbox, self.core, self.gate)
         self.sinks = sinks_of(config, self.application)
         self.publisher = self._stopped_publisher()
+        self.answers = LocalAnswers(self.core, self.journal)
         self.local = self._local_service()
+        self.ranges = range_server_of(config, self.answers, counters)
         self.lease_store = lease_store_of(config)
         parts = self.core, self.journal, self.writer, self.outbox, self.data.base
         self.snapshots = snapshot_service_of(config, self.application, *parts)
@@ -150,9 +155,15 @@ class Node:
         )
 
     def _local_service(self) -> LocalService:
-        answers, admitted = LocalAnswers(self.core, self.journal), self.publisher.admitted
         return LocalService(
-            self.driver, answers, self.outbox, self._sinks_of, admitted, self.observer, give_up
+            self.driver,
+            self.answers,
+            self.outbox,
+            self._sinks_of,
+            self.publisher.admitted,
+            self.observer,
+            give_up,
+            endpoints=self._endpoints,
         )
 
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:
@@ -205,6 +216,8 @@ class Node:
         self.supervisor.send("served", {})
         await self.peers.start()
         await self.ingest.start()
+        if self.ranges is not None:
+            await self.ranges.start()
         if self.config.event_sync.peers:
             self.listener.start()
         self.driver.start()
@@ -228,6 +241,8 @@ class Node:
         self.web.stop()
         await self.receivers.stop()
         await self.ingest.stop()
+        if self.ranges is not None:
+            await self.ranges.stop()
         await self.peers.stop()
         await asyncio.to_thread(self.listener.stop)
         await self.publisher.close()
@@ -274,6 +289,8 @@ class Node:
         self.driver.handle(on.SnapshotEvery(config.snapshot.interval))
         self.web.renew_certificate()
         self.ingest.look_at_certificate()
+        if self.ranges is not None:
+            self.ranges.look_at_certificate()
 
     async def _release(self, earlier: str | None) -> None:
         """Release the lease of the node process ``earlier``, whose supervisor also died."""
@@ -326,7 +343,9 @@ class Node:
         return self._report_at(boottime())
 
     def _report_at(self, now: float) -> Report:
-        return report_of(self.core, now, self.snapshots.transfer.to_go, self.ingest.address)
+        to_restore, execution = self.snapshots.transfer.to_go, self.config.execution
+        ranges = execution.address if execution.on_cluster else ""
+        return report_of(self.core, now, to_restore, self.ingest.address, ranges)
 
     def status(self) -> Status:
         stages = Stages(
@@ -377,6 +396,11 @@ class Node:
         report."""
         reports = (report for _, report in self.peers.reports().values())
         return next((report.ingest for report in reports if report.url == url), "")
+
+    def _endpoints(self) -> Endpoints | None:
+        """Where executors of a cluster read the journal: from this node, else from its peers."""
+        others = (report.ranges for _, report in self.peers.reports().values())
+        return endpoints_of(self.config, self.core.group_id or "", [one for one in others if one])
 
     def highest_planned(self, query: str) -> float:
         return self.core.deployment.marks[query].ledger_end_max

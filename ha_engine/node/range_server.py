@@ -8,6 +8,7 @@ little memory.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -65,18 +66,23 @@ class CommittedRecords(Protocol):
 
 
 class RangeService(rpc.RangesServicer):
-    """The gRPC service ``Ranges``, on the node's event loop. Every call must bear ``token``."""
+    """The gRPC service ``Ranges``, on the node's event loop. Every call must bear ``token``.
+
+    ``on_sent`` is called with the size of each sent message in bytes.
+    """
 
     def __init__(
         self,
         records: CommittedRecords,
         token: str,
+        on_sent: Callable[[int], None] = lambda size: None,
         *,
         calls_max: int = CALLS_MAX,
         message_bytes: int = MESSAGE_BYTES,
         files: Files = OS_FILES,
     ) -> None:
         self._records, self._token, self._files = records, token, files
+        self._on_sent = on_sent
         self._calls, self._calls_max = 0, calls_max
         self._message_bytes = message_bytes
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ranges")
@@ -98,6 +104,7 @@ class RangeService(rpc.RangesServicer):
                     await context.write(message)
                 except (grpc.aio.BaseError, asyncio.InvalidStateError):
                     return  # The reader has left.
+                self._on_sent(len(message.frames))
         finally:
             self._calls -= 1
 

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ha_engine.errors import CheckpointTooOld
 from ha_engine.query.link import Address, NodeLink
+from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.query.source_reader import SourceOptions
 from ha_engine.types import Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The bytes of a range of records on this host, and where tasks on other hosts read them.
+
+    ``endpoints`` is None if all tasks run on this host.
+    """
+
+    extents: tuple[Extent, ...]
+    endpoints: Endpoints | None
 
 
 class Marks:
@@ -37,8 +51,8 @@ class Marks:
             )
         return Mark(self._query, reply.number, reply.sequence)
 
-    def located(self, number: int, first: int, last: int) -> tuple[Extent, ...]:
-        """The bytes of the records from ``first`` to ``last``; a skipped batch has none.
+    def located(self, number: int, first: int, last: int) -> Located:
+        """Where the records from ``first`` to ``last`` are; a skipped batch has none.
 
         Raises CheckpointTooOld if the journal has trimmed these records.
         """
@@ -55,4 +69,12 @@ class Marks:
                 f"the journal has trimmed the records of batch {number}, from {first} to {last}"
             )
         found = () if reply.skipped else reply.extents
-        return tuple(Extent(one.path, one.offset, one.length) for one in found)
+        extents = tuple(Extent(one.path, one.offset, one.length) for one in found)
+        return Located(extents, _endpoints_of(reply))
+
+
+def _endpoints_of(reply: pb.LocateReply) -> Endpoints | None:
+    if not reply.HasField("endpoints"):
+        return None
+    found = reply.endpoints
+    return Endpoints(tuple(found.addresses), found.token, found.ca or None, found.group_id)

@@ -2,7 +2,7 @@
 
 Spark imports this module in several workers, so this module imports no database, HTTP or CLI. The
 node process decides where a batch ends, whether it is skipped, and which bytes of the journal it
-has.
+has. On a cluster, tasks on other hosts read these records from the nodes.
 
 An offset is ``{"mark": n, "sequence": s}``: batch n ends after the record with sequence s.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,9 @@ from pyspark.sql.types import StructType
 
 from ha_engine.journal import read_extent
 from ha_engine.query.parent_watchdog import ProcessId, end_with_parent
+from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.query.record_rows import coalesced, with_system_columns
-from ha_engine.types import Events, Extent
+from ha_engine.types import Events, Extent, Record
 
 if TYPE_CHECKING:
     from ha_engine.query.marks import Marks
@@ -91,11 +92,16 @@ class SourceOptions:
 
 @dataclass
 class SequenceRange(InputPartition):  # type: ignore[misc]
-    """The records with first <= sequence <= last. ``extents`` are the bytes of those records."""
+    """The records with first <= sequence <= last.
+
+    A task reads the records from the files in ``extents`` on its host, or from ``endpoints`` if
+    they are set.
+    """
 
     first: int
     last: int
     extents: tuple[Extent, ...]
+    endpoints: Endpoints | None = None
 
 
 class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
@@ -155,7 +161,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
         whole = self._located(end["mark"], first, last)
         size = sum(extent.length for extent in whole.extents)
         if 0 < size <= SMALL_BYTES and not self._nested:
-            self._small = whole
+            self._small = replace(whole, endpoints=None)  # this worker is on the node's host
         pieces = min(self._options.parallelism, size // PARTITION_BYTES, last - first + 1)
         if pieces <= 1:
             return [whole] if whole.extents else []
@@ -178,18 +184,28 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
         """Do nothing, since the node knows each batch that ended and the reader stores none."""
 
     def _located(self, number: int, first: int, last: int) -> SequenceRange:
-        return SequenceRange(first, last, self._marks.located(number, first, last))
+        found = self._marks.located(number, first, last)
+        return SequenceRange(first, last, found.extents, found.endpoints)
 
     def read(self, partition: SequenceRange) -> Iterator[pa.RecordBatch]:
         return coalesced(self._batches(partition))
 
     def _batches(self, partition: SequenceRange) -> Iterator[pa.RecordBatch]:
-        for extent in partition.extents:
-            for record in read_extent(extent, stream=self._options.stream):
-                inside = partition.first <= record.position.sequence <= partition.last
-                if inside and isinstance(record.body, Events):
-                    rows = pa.ipc.read_record_batch(record.payload, self._options.schema)
-                    yield with_system_columns(rows, record, self._rows_schema)
+        for record in self._records(partition):
+            inside = partition.first <= record.position.sequence <= partition.last
+            if inside and isinstance(record.body, Events):
+                rows = pa.ipc.read_record_batch(record.payload, self._options.schema)
+                yield with_system_columns(rows, record, self._rows_schema)
+
+    def _records(self, partition: SequenceRange) -> Iterator[Record]:
+        stream, endpoints = self._options.stream, partition.endpoints
+        if endpoints is None:
+            for extent in partition.extents:
+                yield from read_extent(extent, stream=stream)
+        else:
+            from ha_engine.query.range_reader import read_range
+
+            yield from read_range(endpoints, stream, partition.first, partition.last)
 
 
 def split(first: int, last: int, pieces: int) -> list[tuple[int, int]]:

@@ -34,6 +34,8 @@ class NodeCounters:
     database_failures: int = 0
     peer_rollbacks: int = 0
     """How often the disk of a peer had gone back in time when it connected."""
+    executor_bytes: int = 0
+    """Bytes of the journal that executors of a cluster read from this node."""
     orphans: int = 0
     """Calls by query processes other than the query process that this node runs."""
     outage_seconds: float | None = None

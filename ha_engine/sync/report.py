@@ -38,7 +38,8 @@ class Report:
     the holder's records. ``query_process_connected`` is true while the node's
     query process is connected to its node process. ``headroom`` is true while the node's disk has
     space for events. ``to_restore`` is the number of bytes of a snapshot that the node has not yet
-    downloaded. ``ingest`` is the node's gRPC address for producers, or empty.
+    downloaded. ``ingest`` is the node's gRPC address for producers, or empty. ``ranges`` is the
+    address at which executors of a cluster read the node's journal, or empty.
     """
 
     role: str
@@ -57,6 +58,7 @@ class Report:
     queries: tuple[QueryReport, ...] = ()
     to_restore: int = 0
     ingest: str = ""
+    ranges: str = ""
 
 
 def to_sync_frame(report: Report) -> pb.SyncFrame:
@@ -77,13 +79,15 @@ def to_sync_frame(report: Report) -> pb.SyncFrame:
         queries=map(_from_query, report.queries[:QUERIES_MAX]),
         to_restore=report.to_restore,
         ingest=report.ingest[:TEXT_MAX],
+        ranges=report.ranges[:TEXT_MAX],
     )
     return pb.SyncFrame(report=frame)
 
 
 def from_sync_frame(frame: pb.Report) -> Report:
     """Decode a report. Raises MalformedFrame when the report is longer than any valid report."""
-    texts = [frame.role, frame.reason, frame.url, frame.journal_id, frame.ingest]
+    texts = [frame.role, frame.reason, frame.url, frame.journal_id]
+    texts += [frame.ingest, frame.ranges]
     texts += [text for query in frame.queries for text in (query.query, query.state)]
     if any(len(text) > TEXT_MAX for text in texts) or len(frame.queries) > QUERIES_MAX:
         raise MalformedFrame("the peer's report is too long")
@@ -104,6 +108,7 @@ def from_sync_frame(frame: pb.Report) -> Report:
         tuple(map(_to_query, frame.queries)),
         frame.to_restore,
         frame.ingest,
+        frame.ranges,
     )
 
 

@@ -223,26 +223,64 @@ class LocateReply(_message.Message):
     SKIPPED_FIELD_NUMBER: _builtins.int
     EXTENTS_FIELD_NUMBER: _builtins.int
     TRIMMED_FIELD_NUMBER: _builtins.int
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
     skipped: _builtins.bool
     """An operator gave the batch up: it reads no rows."""
     trimmed: _builtins.bool
     """The journal no longer has these records, so no batch can continue this state."""
     @_builtins.property
     def extents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Extent]: ...
+    @_builtins.property
+    def endpoints(self) -> Global___RangeEndpoints:
+        """Where tasks on other hosts read these records; absent with a local master."""
+
     def __init__(
         self,
         *,
         skipped: _builtins.bool = ...,
         extents: _abc.Iterable[Global___Extent] | None = ...,
         trimmed: _builtins.bool = ...,
+        endpoints: Global___RangeEndpoints | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["extents", b"extents", "skipped", b"skipped", "trimmed", b"trimmed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "extents", b"extents", "skipped", b"skipped", "trimmed", b"trimmed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LocateReply: _TypeAlias = LocateReply  # noqa: Y015
+
+@_typing.final
+class RangeEndpoints(_message.Message):
+    """The service Ranges of the nodes; the first address is that of this node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    CA_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    ca: _builtins.bytes
+    """Certificates (PEM) of the authority of the nodes' certificates; empty for plain text."""
+    group_id: _builtins.str
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+        token: _builtins.str = ...,
+        ca: _builtins.bytes = ...,
+        group_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "ca", b"ca", "group_id", b"group_id", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RangeEndpoints: _TypeAlias = RangeEndpoints  # noqa: Y015
 
 @_typing.final
 class Extent(_message.Message):

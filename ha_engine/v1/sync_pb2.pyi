@@ -761,6 +761,7 @@ class Report(_message.Message):
     QUERIES_FIELD_NUMBER: _builtins.int
     TO_RESTORE_FIELD_NUMBER: _builtins.int
     INGEST_FIELD_NUMBER: _builtins.int
+    RANGES_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     reason: _builtins.str
     epoch: _builtins.int
@@ -781,6 +782,8 @@ class Report(_message.Message):
     """Bytes of a snapshot that it has yet to restore; 0 when it restores none."""
     ingest: _builtins.str
     """Where producers reach it over gRPC; empty when it does not listen."""
+    ranges: _builtins.str
+    """Where the executors of a cluster read its journal; empty with a local master."""
     @_builtins.property
     def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryReport]: ...
     def __init__(
@@ -802,10 +805,11 @@ class Report(_message.Message):
         queries: _abc.Iterable[Global___QueryReport] | None = ...,
         to_restore: _builtins.int = ...,
         ingest: _builtins.str = ...,
+        ranges: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "headroom", b"headroom", "ingest", b"ingest", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "query_process_connected", b"query_process_connected", "reason", b"reason", "role", b"role", "suspended", b"suspended", "to_restore", b"to_restore", "url", b"url", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "headroom", b"headroom", "ingest", b"ingest", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "query_process_connected", b"query_process_connected", "ranges", b"ranges", "reason", b"reason", "role", b"role", "suspended", b"suspended", "to_restore", b"to_restore", "url", b"url", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,14 +13,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
-from pyspark.find_spark_home import _find_spark_home
 
 from tests.connectors.server import Server, free_port
 
 SECRET = "a-secret-of-the-cluster"
 READY_SECONDS = 120.0
-_HEAP = ("-Xms32m", "-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-_DEPLOY = "org.apache.spark.deploy"
+_ENVIRONMENT = (
+    "SPARK_LOCAL_IP=127.0.0.1",
+    "SPARK_DAEMON_MEMORY=200m",
+    "SPARK_DAEMON_JAVA_OPTS=-Xms32m -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+)
 
 
 class Daemon(Server):
@@ -46,17 +48,11 @@ class Daemon(Server):
         return self.directory / f"{self.name}.log"
 
     def command(self) -> list[str]:
-        home = Path(_find_spark_home())
-        # Spark's scripts, which this class does not use, set these for daemons and executors.
-        where = [
-            "env",
-            f"SPARK_HOME={home}",
-            "SPARK_SCALA_VERSION=2.13",
-            "SPARK_LOCAL_IP=127.0.0.1",
-        ]
-        java = [self.program, *_HEAP, "-cp", f"{home}/jars/*", f"{_DEPLOY}.{self.main}"]
+        # As docs/CLUSTER.md starts them: the script looks for PySpark with the first python.
+        path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
+        daemon = ["spark-class", f"org.apache.spark.deploy.{self.main}"]
         common = ["--properties-file", str(self._settings), "--host", "127.0.0.1"]
-        return [*where, *java, *common, *self.arguments()]
+        return ["env", path, *_ENVIRONMENT, *daemon, *common, *self.arguments()]
 
     def answers(self, connection: socket.socket) -> bool:
         return True
@@ -121,6 +117,15 @@ class Cluster:
     def url(self) -> str:
         """The address of the master, for ``spark.master``."""
         return self.master.url
+
+    def kill_an_executor(self) -> None:
+        self.workers[0].executors()[0].kill()
+
+    def restart_a_worker(self) -> None:
+        """Kill a worker with its executors, like the loss of a host, and start it again."""
+        worker = self.workers[0]
+        worker.kill()
+        worker.start()
 
 
 @contextmanager

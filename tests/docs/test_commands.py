@@ -30,6 +30,7 @@ OTHERS = {
     "ln": ON_HOSTS,
     "openssl": "tests/docs/test_install.py",
     "pip": "tests/test_packaging.py",
+    "spark-class": "tests/cluster/standalone.py",
     "systemctl": ON_HOSTS,
     "systemd-analyze": "tests/test_systemd.py",
     "systemd-sysusers": ON_HOSTS,

@@ -1,0 +1,101 @@
+"""A pair whose queries run on the executors of a real standalone cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ha_engine.demo.nodes import sample_application
+from ha_engine.jvm import JAR
+from ha_engine.jvm.build import build
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from tests.cluster.standalone import SECRET, Cluster, running_cluster
+from tests.e2e.databases import fresh_database
+from tests.e2e.flights import Flights
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, free_port
+from tests.e2e.pair import Pair, running_pair, same_journal
+from tests.programs import needs
+from tests.waiting import wait_until
+
+pytestmark = [
+    needs("javac"),
+    pytest.mark.nightly("six JVMs take a minute to start"),
+    pytest.mark.spark,
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two workers with a core for an executor of each node."""
+    build(JAR)
+    with running_cluster(workers=2, cores=2, memory="1200m") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def flights(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
+    node = partial(node_on, cluster, tmp_path / "shared")
+    with fresh_database(postgres, "cluster") as url:
+        pair = Pair(tmp_path, sample_application("flights.yaml"), url, node)
+        with running_pair(pair):
+            pair.wait_protected()
+            yield Flights(pair, url)
+
+
+def node_on(cluster: Cluster, shared: Path, *given: Any, **sections: Any) -> NodeUnderTest:
+    execution = {
+        "master": cluster.url,
+        "executors": {"count": 2, "cores": 1, "memory": "512MiB"},
+        "checkpoint": str(shared),
+        "listen": f"127.0.0.1:{free_port()}",
+        "secret": SECRET,
+    }
+    return NodeUnderTest(*given, execution=execution, **sections)
+
+
+def test_rows_are_those_of_the_reference_after_the_active_was_killed(flights: Flights) -> None:
+    flights.send(20_000)
+    flights.require_equal()
+    pair = flights.pair
+    active = pair.active()
+    assert active is not None
+    active.kill_everything()
+    flights.send(10_000)
+    flights.require_equal()
+    active.start()
+    pair.wait_protected()
+    flights.send(5_000)
+    flights.require_equal()
+    wait_until(lambda: same_journal(pair), within=SPARK_SECONDS)
+    for node in pair.nodes.values():
+        status = node.status()
+        assert status is not None
+        assert status["counts"]["executor_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [
+        pytest.param(Cluster.kill_an_executor, id="executor"),
+        pytest.param(Cluster.restart_a_worker, id="worker"),
+    ],
+)
+def test_rows_are_those_of_the_reference_after_a_part_of_the_cluster_was_killed(
+    flights: Flights, cluster: Cluster, kill: Callable[[Cluster], None]
+) -> None:
+    flights.send(5_000)
+    kill(cluster)
+    flights.send(20_000)
+    flights.require_equal()
+
+
+def test_node_process_may_restart_while_executors_read(flights: Flights) -> None:
+    flights.send(5_000)
+    for node in flights.pair.nodes.values():
+        node.kill("node")
+    flights.send(20_000)
+    flights.require_equal()

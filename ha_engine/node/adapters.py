@@ -17,7 +17,7 @@ from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.driver import Driver
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import Hello, Report
-from ha_engine.types import Extent, Role
+from ha_engine.types import Extent, Position, Role
 from ha_engine.v1 import local_pb2 as pb
 
 PENDING_BYTES_MAX = 32 << 20
@@ -66,9 +66,8 @@ class LocalAnswers:
     def group_id(self) -> str | None:
         return self.core.group_id
 
-    @property
-    def committed(self) -> int:
-        return self.core.journal.committed
+    def has(self, position: Position) -> bool:
+        return self.core.journal.has(position)
 
     def incarnation(self) -> str | None:
         return self.core.query_control.process.incarnation

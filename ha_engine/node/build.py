@@ -29,7 +29,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.identity import JournalIdentity
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.database import database_engine
-from ha_engine.node.range_server import CommittedRecords, RangeServer, RangeService
+from ha_engine.node.range_server import JournalRecords, RangeServer, RangeService
 from ha_engine.node.snapshot_actions import facts_of
 from ha_engine.outbox import Outbox
 from ha_engine.postgres.snapshot_store import CALL_SECONDS, SnapshotStore
@@ -193,7 +193,7 @@ def backlog_of(config: Config, core: Core, disk: Disk) -> NodeBacklog:
 
 
 def range_server_of(
-    config: Config, records: CommittedRecords, counters: NodeCounters
+    config: Config, records: JournalRecords, counters: NodeCounters
 ) -> RangeServer | None:
     """Make the server from which executors read the journal; None if Spark needs none."""
     execution = config.execution
@@ -207,8 +207,11 @@ def range_server_of(
     return RangeServer(RangeService(records, token, sent), execution.listen, execution.tls)
 
 
-def endpoints_of(config: Config, group_id: str, others: Sequence[str]) -> Endpoints | None:
-    """Where executors read the journal: at this node's address, else at those of ``others``.
+def endpoints_of(
+    config: Config, group_id: str, others: Sequence[str], last_epoch: int
+) -> Endpoints | None:
+    """Where executors read a range of the journal: at this node's address, else at those of
+    ``others``. The last record of the range has the epoch ``last_epoch``.
 
     Return None if Spark's tasks run on this host. Raises OSError if the certificate of the
     authority cannot be read.
@@ -218,7 +221,7 @@ def endpoints_of(config: Config, group_id: str, others: Sequence[str]) -> Endpoi
         return None
     ca = execution.tls.ca.read_bytes() if execution.tls.ca else None
     token = token_of(execution.secret.get_secret_value())
-    return Endpoints((execution.address, *others), token, ca, group_id)
+    return Endpoints((execution.address, *others), token, ca, group_id, last_epoch)
 
 
 def access_of(config: Config) -> Access:

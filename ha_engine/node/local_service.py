@@ -82,7 +82,8 @@ class Observer(Protocol):
 class LocalService(rpc.LocalServicer):
     """The gRPC service of one node process, and the driver's QueryProcessLink.
 
-    ``endpoints`` says where tasks on other hosts read the journal, or None with a local master.
+    ``endpoints`` says where tasks on other hosts read a range of the journal that ends at the given
+    sequence, or None with a local master.
     ``on_stuck`` is called when the disk of the outbox has not answered for ``stuck_after`` seconds.
     """
 
@@ -96,7 +97,7 @@ class LocalService(rpc.LocalServicer):
         observer: Observer,
         on_stuck: Callable[[], None] = lambda: None,
         stuck_after: float = STUCK_SECONDS,
-        endpoints: Callable[[], Endpoints | None] = lambda: None,
+        endpoints: Callable[[int], Endpoints | None] = lambda last: None,
     ) -> None:
         self._steps, self._answers, self._outbox = steps, answers, outbox
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
@@ -185,7 +186,7 @@ class LocalService(rpc.LocalServicer):
             self._answers.locate, request.first_sequence, request.last_sequence
         )
         extents = [pb.Extent(path=e.path, offset=e.offset, length=e.length) for e in found]
-        endpoints = self._endpoints()
+        endpoints = self._endpoints(request.last_sequence)
         if endpoints is None:
             return pb.LocateReply(extents=extents)
         return pb.LocateReply(extents=extents, endpoints=_to_message(endpoints))
@@ -310,6 +311,7 @@ def _to_message(endpoints: Endpoints) -> pb.RangeEndpoints:
         token=endpoints.token,
         ca=endpoints.ca or b"",
         group_id=endpoints.group_id,
+        last_epoch=endpoints.last_epoch,
     )
 
 

@@ -397,10 +397,13 @@ class Node:
         reports = (report for _, report in self.peers.reports().values())
         return next((report.ingest for report in reports if report.url == url), "")
 
-    def _endpoints(self) -> Endpoints | None:
-        """Where executors of a cluster read the journal: from this node, else from its peers."""
+    def _endpoints(self, last: int) -> Endpoints | None:
+        """Where executors of a cluster read records up to ``last``: from this node, else from its
+        peers."""
         others = (report.ranges for _, report in self.peers.reports().values())
-        return endpoints_of(self.config, self.core.group_id or "", [one for one in others if one])
+        epoch = self.core.journal.position_at(last).epoch
+        group_id = self.core.group_id or ""
+        return endpoints_of(self.config, group_id, [one for one in others if one], epoch)
 
     def highest_planned(self, query: str) -> float:
         return self.core.deployment.marks[query].ledger_end_max

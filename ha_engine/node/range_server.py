@@ -21,7 +21,7 @@ from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import DiskFailed, JournalDamaged, UnknownJournalVersion
 from ha_engine.journal.reading import read_stream_frames
 from ha_engine.system.files import OS_FILES, Files
-from ha_engine.types import Extent
+from ha_engine.types import Extent, Position
 from ha_engine.v1 import ranges_pb2 as pb
 from ha_engine.v1 import ranges_pb2_grpc as rpc
 from ha_engine.web.grpc_port import GRACE_SECONDS, add_port, client_limits
@@ -44,16 +44,15 @@ THREADS = 2
 REQUEST_BYTES_MAX = 64 << 10
 
 
-class CommittedRecords(Protocol):
+class JournalRecords(Protocol):
     """The part of core and journal that the service uses; a thread calls ``locate``."""
 
     @property
     def group_id(self) -> str | None:
         """The UUID of the group, or None while the node does not know it."""
 
-    @property
-    def committed(self) -> int:
-        """Every record up to this sequence is committed, and is in this node's journal."""
+    def has(self, position: Position) -> bool:
+        """Whether the journal has, or soon has, the record at ``position``."""
 
     def lacks_records_from(self, first: int) -> bool:
         """Whether record ``first`` is trimmed."""
@@ -73,7 +72,7 @@ class RangeService(rpc.RangesServicer):
 
     def __init__(
         self,
-        records: CommittedRecords,
+        records: JournalRecords,
         token: str,
         on_sent: Callable[[int], None] = lambda size: None,
         *,
@@ -148,11 +147,11 @@ class RangeService(rpc.RangesServicer):
             await context.abort(Code.INVALID_ARGUMENT, f"{first} to {last} is no range of records")
         if records.lacks_records_from(first):
             await _abort_trimmed(first, last, context)
-        if last > records.committed:
+        end = Position(request.last_epoch, last)
+        if not records.has(end):
+            # The journal is behind, or has other records that a forced failover gave up.
             await context.abort(
-                Code.UNAVAILABLE,
-                f"this node has the committed records up to {records.committed}, not up to {last}; "
-                "ask again later",
+                Code.UNAVAILABLE, f"this node's journal has no record {end}; ask again later"
             )
 
     async def _message(self, reading: _Reading, context: Context) -> pb.Frames:
@@ -171,13 +170,13 @@ class RangeService(rpc.RangesServicer):
             await _abort(Code.DATA_LOSS, error, context)
         except DiskFailed as error:
             await _abort(Code.INTERNAL, error, context)
-        except _Truncated as error:
+        except _Lacking as error:
             await _abort(Code.UNAVAILABLE, error, context)
 
 
-class _Truncated(Exception):
-    """The journal was truncated after the call began, which happens only in a forced failover
-    (RULES.md#r26)."""
+class _Lacking(Exception):
+    """The journal does not have a record yet, or was truncated after the call began, which happens
+    only in a forced failover (RULES.md#r26)."""
 
 
 class _Reading:
@@ -185,7 +184,7 @@ class _Reading:
 
     def __init__(
         self,
-        records: CommittedRecords,
+        records: JournalRecords,
         request: pb.ReadRequest,
         message_bytes: int,
         files: Files,
@@ -199,13 +198,13 @@ class _Reading:
         """Read the next message.
 
         Each message opens the file anew, so that a call which is cancelled while a thread reads
-        leaves no file open. Raises _Truncated, and what ``read_stream_frames`` and ``locate``
+        leaves no file open. Raises _Lacking, and what ``read_stream_frames`` and ``locate``
         raise.
         """
         if self._extents is None:
             self._extents = self._records.locate(self.next, self.last)
         if not self._extents:
-            raise _Truncated(f"this node's journal has lost record {self.next}; ask again later")
+            raise _Lacking(f"this node's journal does not have record {self.next}; ask again later")
         extent, *rest = self._extents
         read = read_stream_frames(extent, self.next, self._stream, self._message_bytes, self._files)
         self._extents = rest if read.rest is None else [read.rest, *rest]

@@ -77,4 +77,5 @@ def _endpoints_of(reply: pb.LocateReply) -> Endpoints | None:
     if not reply.HasField("endpoints"):
         return None
     found = reply.endpoints
-    return Endpoints(tuple(found.addresses), found.token, found.ca or None, found.group_id)
+    addresses, ca = tuple(found.addresses), found.ca or None
+    return Endpoints(addresses, found.token, ca, found.group_id, found.last_epoch)

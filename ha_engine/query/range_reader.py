@@ -1,7 +1,8 @@
 """Read a range of the journal from the nodes, in Spark's Python workers on other hosts.
 
 A read starts at the node of the query process. When that node is away or lacks the records, the
-read continues at the other node. Both nodes have the same committed records (RULES.md#i8).
+read continues at the other node. A node whose journal has another last record, since an operator
+forced a failover, refuses the read.
 
 This module imports gRPC and small modules of the engine, and no Arrow or PySpark.
 """
@@ -114,9 +115,7 @@ class _Reading:
     def message(self) -> list[Record]:
         """The records of the next message. Raises the errors of read_range."""
         retrying = Retrying(
-            retry=retry_if_exception(
-                lambda error: isinstance(error, _Failed) and not error.is_final
-            ),
+            retry=retry_if_exception(_may_pass),
             wait=wait_random_exponential(multiplier=0.02, max=0.5),
             stop=stop_after_delay(self._patience_seconds),
             reraise=True,
@@ -159,6 +158,7 @@ class _Reading:
             stream=self._stream,
             first_sequence=self.next,
             last_sequence=self._last,
+            last_epoch=self._endpoints.last_epoch,
         )
         self._call_has_progress = False
         channel = _channel(os.getpid(), self._address, self._endpoints.ca)

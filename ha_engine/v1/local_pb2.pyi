@@ -260,10 +260,13 @@ class RangeEndpoints(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     CA_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     ca: _builtins.bytes
     """Certificates (PEM) of the authority of the nodes' certificates; empty for plain text."""
     group_id: _builtins.str
+    last_epoch: _builtins.int
+    """The epoch of the last of these records."""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -273,10 +276,11 @@ class RangeEndpoints(_message.Message):
         token: _builtins.str = ...,
         ca: _builtins.bytes = ...,
         group_id: _builtins.str = ...,
+        last_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "ca", b"ca", "group_id", b"group_id", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "ca", b"ca", "group_id", b"group_id", "last_epoch", b"last_epoch", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

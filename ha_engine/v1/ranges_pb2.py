@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19ha_engine/v1/ranges.proto\x12\x0cha_engine.v1\"o\n\x0bReadRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\x16\n\x0e\x66irst_sequence\x18\x04 \x01(\x04\x12\x15\n\rlast_sequence\x18\x05 \x01(\x04\")\n\x06\x46rames\x12\x0e\n\x06\x66rames\x18\x01 \x01(\x0c\x12\x0f\n\x07through\x18\x02 \x01(\x04\x32\x43\n\x06Ranges\x12\x39\n\x04Read\x12\x19.ha_engine.v1.ReadRequest\x1a\x14.ha_engine.v1.Frames0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19ha_engine/v1/ranges.proto\x12\x0cha_engine.v1\"\x83\x01\n\x0bReadRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\x16\n\x0e\x66irst_sequence\x18\x04 \x01(\x04\x12\x15\n\rlast_sequence\x18\x05 \x01(\x04\x12\x12\n\nlast_epoch\x18\x06 \x01(\x04\")\n\x06\x46rames\x12\x0e\n\x06\x66rames\x18\x01 \x01(\x0c\x12\x0f\n\x07through\x18\x02 \x01(\x04\x32\x43\n\x06Ranges\x12\x39\n\x04Read\x12\x19.ha_engine.v1.ReadRequest\x1a\x14.ha_engine.v1.Frames0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ha_engine.v1.ranges_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_READREQUEST']._serialized_start=43
-  _globals['_READREQUEST']._serialized_end=154
-  _globals['_FRAMES']._serialized_start=156
-  _globals['_FRAMES']._serialized_end=197
-  _globals['_RANGES']._serialized_start=199
-  _globals['_RANGES']._serialized_end=266
+  _globals['_READREQUEST']._serialized_start=44
+  _globals['_READREQUEST']._serialized_end=175
+  _globals['_FRAMES']._serialized_start=177
+  _globals['_FRAMES']._serialized_end=218
+  _globals['_RANGES']._serialized_start=220
+  _globals['_RANGES']._serialized_end=287
 # @@protoc_insertion_point(module_scope)

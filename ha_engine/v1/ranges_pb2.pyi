@@ -18,7 +18,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ReadRequest(_message.Message):
-    """The node refuses a worker of another release, or of another group."""
+    """The node refuses a worker of another release, or of another group. A journal with the epoch and the
+    sequence of the last record has the same records before it as the journal of the query's node.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -27,11 +29,13 @@ class ReadRequest(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     FIRST_SEQUENCE_FIELD_NUMBER: _builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     group_id: _builtins.str
     stream: _builtins.str
     first_sequence: _builtins.int
     last_sequence: _builtins.int
+    last_epoch: _builtins.int
     def __init__(
         self,
         *,
@@ -40,10 +44,11 @@ class ReadRequest(_message.Message):
         stream: _builtins.str = ...,
         first_sequence: _builtins.int = ...,
         last_sequence: _builtins.int = ...,
+        last_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_sequence", b"first_sequence", "group_id", b"group_id", "last_sequence", b"last_sequence", "release", b"release", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_sequence", b"first_sequence", "group_id", b"group_id", "last_epoch", b"last_epoch", "last_sequence", b"last_sequence", "release", b"release", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,6 +29,7 @@ GOOD = {
     "stream": "flights",
     "first_sequence": 1,
     "last_sequence": 100,
+    "last_epoch": 1,
 }
 
 
@@ -66,7 +67,7 @@ def test_record_that_a_truncation_removed_is_an_error(node: RangeNode) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         read(node)
     assert refused.value.code() is Code.UNAVAILABLE
-    assert "this node's journal has lost record 61" in refused.value.details()
+    assert "this node's journal does not have record 61" in refused.value.details()
 
 
 REFUSALS = {
@@ -81,10 +82,15 @@ REFUSALS = {
         Code.FAILED_PRECONDITION,
         f"this node belongs to the group {GROUP}, not other; correct the addresses of the nodes",
     ),
-    "not committed": (
+    "no such record yet": (
         {"last_sequence": 101},
         Code.UNAVAILABLE,
-        "this node has the committed records up to 100, not up to 101; ask again later",
+        "this node's journal has no record 1.101; ask again later",
+    ),
+    "another record": (
+        {"last_epoch": 2},
+        Code.UNAVAILABLE,
+        "this node's journal has no record 2.100; ask again later",
     ),
     "no record": (
         {"first_sequence": 0},
@@ -133,7 +139,7 @@ def test_token_is_derived_from_the_secret_which_it_does_not_reveal() -> None:
 
 
 def test_address_in_use_is_an_error_that_names_the_setting(node: RangeNode, loop: Loop) -> None:
-    second = RangeServer(RangeService(node.committed, TOKEN), node.listen, ServerTls())
+    second = RangeServer(RangeService(node.known, TOKEN), node.listen, ServerTls())
     with pytest.raises(AddressInUse, match=rf"execution\.listen: {node.listen} is in use"):
         loop.run(second.start())
 
@@ -142,7 +148,7 @@ def test_unusable_certificate_is_an_error_that_names_the_section(
     node: RangeNode, loop: Loop, tmp_path: Path
 ) -> None:
     tls = ServerTls(certificate=tmp_path / "none.pem", key=tmp_path / "none.key")
-    server = RangeServer(RangeService(node.committed, TOKEN), "127.0.0.1:0", tls)
+    server = RangeServer(RangeService(node.known, TOKEN), "127.0.0.1:0", tls)
     with pytest.raises(ConfigError, match=r"execution\.tls"):
         loop.run(server.start())
     with pytest.raises(ConfigError, match=r"execution\.tls"):

@@ -16,7 +16,7 @@ from ha_engine.journal import Journal
 from ha_engine.node.range_server import CALLS_MAX, MESSAGE_BYTES, RangeServer, RangeService
 from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.system.files import OsFiles
-from ha_engine.types import Events, Extent, Position, Record
+from ha_engine.types import ORIGIN, Events, Extent, History, Position, Record
 
 GROUP = "11111111-2222-3333-4444-555555555555"
 TOKEN = "of-the-test"
@@ -34,18 +34,21 @@ class CountingFiles(OsFiles):
 
 
 @dataclass
-class Committed:
-    """What a core would know of ``journal``. ``questions`` counts the calls that passed so far."""
+class Known:
+    """What a core would know of ``journal`` if the journal ended at sequence ``through``.
+
+    ``questions`` counts the calls that passed so far.
+    """
 
     journal: Journal
     through: int
     group_id: str | None = GROUP
     questions: int = 0
 
-    @property
-    def committed(self) -> int:
+    def has(self, position: Position) -> bool:
         self.questions += 1
-        return self.through
+        history = History(ORIGIN, self.journal.epochs)
+        return position.sequence <= self.through and history.has(position)
 
     def lacks_records_from(self, first: int) -> bool:
         return first < self.journal.first
@@ -91,13 +94,13 @@ class RangeNode:
         self.journal = Journal.open(directory, group="test", segment_size=segment_size)
         self.journal.append(records)
         self.journal.sync()
-        self.committed = Committed(self.journal, self.journal.last.sequence)
+        self.known = Known(self.journal, self.journal.last.sequence)
         self.listen = "127.0.0.1:0"
         self.start()
 
     def start(self) -> None:
         self.service = RangeService(
-            self.committed,
+            self.known,
             TOKEN,
             calls_max=self._calls_max,
             message_bytes=self._message_bytes,
@@ -115,12 +118,14 @@ class RangeNode:
         self.journal.close()
 
 
-def endpoints(*nodes: RangeNode | str, token: str = TOKEN, ca: bytes | None = None) -> Endpoints:
+def endpoints(
+    *nodes: RangeNode | str, token: str = TOKEN, ca: bytes | None = None, last_epoch: int = 1
+) -> Endpoints:
     addresses = tuple(one if isinstance(one, str) else one.listen for one in nodes)
-    return Endpoints(addresses, token, ca, GROUP)
+    return Endpoints(addresses, token, ca, GROUP, last_epoch)
 
 
-def event(sequence: int, *, size: int = 100, stream: str = "flights") -> Record:
+def event(sequence: int, *, size: int = 100, stream: str = "flights", epoch: int = 1) -> Record:
     """Return an events record with random bytes, made faster than those of samples.py."""
     body = Events(stream, 3, 1_700_000_000_000_000 + sequence)
-    return Record(Position(1, sequence), max(0, sequence - 2), body, os.urandom(size))
+    return Record(Position(epoch, sequence), max(0, sequence - 2), body, os.urandom(size))

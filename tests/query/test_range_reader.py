@@ -37,7 +37,7 @@ from ha_engine.v1 import ranges_pb2 as pb
 from ha_engine.v1 import ranges_pb2_grpc as rpc
 from tests.journal.samples import flip, mark
 from tests.programs import needs
-from tests.query.range_nodes import GROUP, Committed, Loop, RangeNode, endpoints, event
+from tests.query.range_nodes import GROUP, Known, Loop, RangeNode, endpoints, event
 from tests.sync.authority import Authority
 from tests.waiting import wait_until, watch
 
@@ -112,7 +112,7 @@ def test_a_range_is_what_the_files_have_of_its_stream(
         journal = Journal.open(Path(directory), group="test", segment_size=8 << 10)
         with closing(journal):
             journal.append(records)
-            node.committed.journal, node.committed.through = journal, len(records)
+            node.known.journal, node.known.through = journal, len(records)
             expected = [
                 record
                 for extent in journal.locate(first, last)
@@ -211,15 +211,28 @@ def test_a_caller_may_take_longer_for_a_record_than_a_call_lasts(start: Start) -
     reading.close()  # type: ignore[attr-defined]
 
 
-def test_a_range_that_is_not_committed_yet_is_awaited(start: Start) -> None:
+def test_records_that_a_forced_failover_gave_up_are_never_read(start: Start) -> None:
+    shared = some_records(20)
+    lost = start([*shared, *(event(n) for n in range(21, 31))])
+    records = [*shared, *(event(n, epoch=2) for n in range(21, 31))]
+    kept = start(records)
+    for nodes in [(kept, lost), (lost, kept)]:
+        asked = endpoints(*nodes, last_epoch=2)
+        assert list(read_range(asked, "flights", 1, 30)) == of_flights(records)
+    with pytest.raises(RangeUnavailable, match=r"journal has no record 2\.30"):
+        list(read_range(endpoints(lost, last_epoch=2), "flights", 1, 30, patience_seconds=BRIEF))
+    assert list(read_range(endpoints(lost, kept), "flights", 1, 20)) == of_flights(shared)
+
+
+def test_a_range_that_the_node_does_not_have_yet_is_awaited(start: Start) -> None:
     records = some_records(30)
     node = start(records)
-    node.committed.through = 20
+    node.known.through = 20
     with ThreadPoolExecutor(1) as thread:
         reading = thread.submit(lambda: list(read_range(endpoints(node), "flights", 1, 30)))
-        wait_until(lambda: node.committed.questions >= 3)
+        wait_until(lambda: node.known.questions >= 3)
         assert not reading.done()
-        node.committed.through = 30
+        node.known.through = 30
         assert reading.result(60) == of_flights(records)
 
 
@@ -293,8 +306,8 @@ def test_a_wrong_token_or_group_is_refused_by_the_own_node_at_once(start: Start)
     own, other = start(records), start(records)
     with pytest.raises(RangeRefused, match=r"UNAUTHENTICATED, .* the same secret"):
         list(read_range(endpoints(own, free_address(), token="wrong"), "flights", 1, 30))
-    assert own.committed.questions == 0
-    own.committed.group_id = "another"
+    assert own.known.questions == 0
+    own.known.group_id = "another"
     with pytest.raises(RangeRefused, match="belongs to the group another, not 1111"):
         list(read_range(endpoints(own, other), "flights", 1, 30))
     assert list(read_range(endpoints(other, own), "flights", 1, 30)) == of_flights(records)
@@ -367,7 +380,7 @@ def test_an_answer_with_a_gap_a_repeat_or_other_records_is_refused(
 
 
 def test_endpoints_are_sent_to_workers_and_never_show_the_token() -> None:
-    asked = Endpoints(("a:1", "b:1"), "very secret", b"pem", GROUP)
+    asked = Endpoints(("a:1", "b:1"), "very secret", b"pem", GROUP, 1)
     assert pickle.loads(pickle.dumps(asked)) == asked
     assert "secret" not in repr(asked)
 
@@ -378,7 +391,7 @@ from ha_engine.query import range_reader
 from ha_engine.query.range_endpoints import Endpoints
 
 told = json.loads(sys.argv[1])
-asked = Endpoints((told["address"],), told["token"], None, told["group"])
+asked = Endpoints((told["address"],), told["token"], None, told["group"], 1)
 children = []
 for _ in range(2):
     if (child := os.fork()) == 0:
@@ -410,7 +423,7 @@ def test_forked_workers_read_over_one_channel_each_and_import_little(start: Star
 
 def test_a_node_without_its_group_is_away_until_it_knows_the_group(start: Start) -> None:
     node = start(some_records(3))
-    node.committed = Committed(node.journal, 3, group_id=None)
+    node.known = Known(node.journal, 3, group_id=None)
     node.stop()
     node.start()
     with pytest.raises(RangeUnavailable, match="does not know its group yet"):

@@ -90,38 +90,47 @@ def open_checkpoint(
 
 
 def open_fenced(
-    root: Path, query: str, lineage: str, driver: str, *, must_resume: bool = False
+    root: Path,
+    query: str,
+    lineage: str,
+    driver: str,
+    *,
+    must_resume: bool = False,
+    delete: Callable[[Sequence[Path]], None] = delete_in_thread,
 ) -> Path:
     """Like ``open_checkpoint``, but no executor of an earlier driver can change the checkpoint.
 
     Return a path to the checkpoint that only the driver with the unique name ``driver`` gets.
     Raises what ``open_checkpoint`` raises.
     """
-    directory = open_checkpoint(root, query, lineage, must_resume=must_resume)
+    # First, since the path of an earlier driver would lead to the new directory too.
+    close_paths(root, query)
+    directory = open_checkpoint(root, query, lineage, must_resume=must_resume, delete=delete)
     with disk(root):
         try:
             _renew(directory)
         except CheckpointIncomplete as error:
+            disown(directory)
             if must_resume:
                 raise StateLost(_LOST) from error
-            disown(directory)
-            open_checkpoint(root, query, lineage)
-        path = _path_for(driver, root, query)
+            open_checkpoint(root, query, lineage, delete=delete)
+        path = root / _PATHS / query / driver
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(directory.resolve())
-        delete_in_thread(sorted(root.glob(f"{query}{_ASIDE}*")))
+        delete(sorted(root.glob(f"{query}{_ASIDE}*")))
     return path
 
 
-def _path_for(driver: str, root: Path, query: str) -> Path:
-    """A free path for ``driver``. The paths of earlier drivers to the query are deleted."""
-    for earlier in (root / _PATHS).glob(f"*/{query}"):
-        if earlier.is_symlink():
-            earlier.unlink()
-        else:
-            shutil.rmtree(earlier)  # an executor made it again after it was deleted
-    path = root / _PATHS / driver / query
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+def close_paths(root: Path, query: str) -> None:
+    """Delete the paths of drivers to the checkpoint of ``query``. Raises DiskFailed."""
+    paths = root / _PATHS / query
+    with disk(root):
+        for path in paths.iterdir() if paths.exists() else ():
+            if path.is_symlink():
+                path.unlink()
+            else:
+                # An executor made the path again after it was deleted, and may still use it.
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def is_whole(root: Path, query: str, lineage: str, *, boot: str | None = None) -> bool:
@@ -130,10 +139,11 @@ def is_whole(root: Path, query: str, lineage: str, *, boot: str | None = None) -
     A checkpoint is complete if Spark wrote it in this boot, or if it was marked clean in its own
     boot.
     """
-    found = _Stamp.read(root / query)
+    checkpoint = _present(root, query)
+    found = _Stamp.read(checkpoint)
     if found is None or found.lineage != lineage:
         return False
-    return found.boot in (boot or boot_id(), _text(root / query / CLEAN_FILE).strip())
+    return found.boot in (boot or boot_id(), _text(checkpoint / CLEAN_FILE).strip())
 
 
 def carry_on(
@@ -143,11 +153,12 @@ def carry_on(
 
     The boot in the stamp remains, so the checkpoint is as complete as before. Raises DiskFailed.
     """
-    found = _Stamp.read(root / query)
+    checkpoint = _present(root, query)
+    found = _Stamp.read(checkpoint)
     if found is not None and found.lineage in earlier:
         with disk(root):
             stamp = str(_Stamp(lineage, found.boot))
-            replace_file(root / query / STAMP_FILE, [stamp.encode()], files)
+            replace_file(checkpoint / STAMP_FILE, [stamp.encode()], files)
 
 
 def stamp_restored(checkpoint: Path, lineage: str, files: Files = OS_FILES) -> None:
@@ -253,7 +264,7 @@ def _renew(directory: Path) -> None:
 
     A batch that is not finished is left out. Spark makes it again.
     """
-    renewed = directory.with_name(directory.name + _RENEWED)
+    renewed = _renewed(directory)
     building = directory.with_name(f".{renewed.name}")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
@@ -270,12 +281,25 @@ def _finish_renewal(directory: Path, files: Files) -> None:
 
     If there is a ``directory`` too, it is the one to be renewed, or a restore has made it since.
     """
-    renewed = directory.with_name(directory.name + _RENEWED)
+    renewed = _renewed(directory)
     if renewed.exists():
         if directory.exists():
             files.rmtree(renewed)
         else:
             files.rename(renewed, directory)
+
+
+def _renewed(directory: Path) -> Path:
+    return directory.with_name(directory.name + _RENEWED)
+
+
+def _present(root: Path, query: str) -> Path:
+    """The directory of a query's checkpoint, which has two names while it is renewed."""
+    directory = root / query
+    has_stamp = (
+        place for place in (directory, _renewed(directory)) if (place / STAMP_FILE).exists()
+    )
+    return next(has_stamp, directory)
 
 
 def _set_aside(directory: Path, files: Files) -> None:

@@ -28,7 +28,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
 from ha_engine.outbox import Outbox, OutboxBatch
 from ha_engine.outbox.query_outbox import batch_paths
-from ha_engine.query.checkpoints import stamp_restored
+from ha_engine.query.checkpoints import close_paths, stamp_restored
 from ha_engine.snapshot import base_file, restored
 from ha_engine.snapshot.files import Progress, download
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, StoredFile
@@ -258,7 +258,7 @@ class Restoring:
             left = captured.number - len(files)
             batches = outbox.restore(query, left, [files[number] for number in sorted(files)])
             self.files.rmtree(self.places.coming)
-        _replace(fresh, self.places.checkpoints / query, self.files)
+        _replace_checkpoint(fresh, self.places.checkpoints, self.files)
         self.files.rmtree(self.places.staged_checkpoints)
         return left, batches
 
@@ -374,9 +374,15 @@ def _replace_checkpoints(places: Places, files: Files) -> None:
     """
     staged_states = places.staged_checkpoints / CHECKPOINTS
     for fresh in list(staged_states.iterdir()) if staged_states.is_dir() else ():
-        _replace(fresh, places.checkpoints / fresh.name, files)
+        _replace_checkpoint(fresh, places.checkpoints, files)
     if places.staged_checkpoints.exists():
         files.rmtree(places.staged_checkpoints)
+
+
+def _replace_checkpoint(fresh: Path, root: Path, files: Files) -> None:
+    # Executors of an earlier driver must not change the restored checkpoint.
+    close_paths(root, fresh.name)
+    _replace(fresh, root / fresh.name, files)
 
 
 def _replace(fresh: Path, old: Path, files: Files) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ha_engine.errors import StateLost
+from ha_engine.errors import DiskFailed, StateLost
 from ha_engine.query.checkpoint_files import last_finished
 from ha_engine.query.checkpoints import (
     carry_on,
@@ -16,6 +21,7 @@ from ha_engine.query.checkpoints import (
     open_checkpoint,
     open_fenced,
 )
+from ha_engine.snapshot.restore import Places, finish
 from ha_engine.system.fsync import boot_id
 
 
@@ -155,8 +161,13 @@ def test_checkpoint_continued_under_changed_code_keeps_its_clean_marker(
 STATE = "state/0/0"
 
 
+def delete_now(checkpoints: Sequence[Path]) -> None:
+    for checkpoint in checkpoints:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
 def fenced(root: Path, driver: str, *, must_resume: bool = False) -> Path:
-    return open_fenced(root, "q", "journal:1", driver, must_resume=must_resume)
+    return open_fenced(root, "q", "journal:1", driver, must_resume=must_resume, delete=delete_now)
 
 
 def worked(root: Path, driver: str) -> Path:
@@ -182,7 +193,7 @@ def test_executor_with_an_open_directory_cannot_change_the_next_drivers_state(
     tmp_path: Path,
 ) -> None:
     directory = os.open(worked(tmp_path, "one") / STATE, os.O_RDONLY)
-    path = fenced(tmp_path, "two")
+    path = open_fenced(tmp_path, "q", "journal:1", "two", delete=lambda _: None)
     late = os.open("2.delta", os.O_CREAT | os.O_WRONLY, dir_fd=directory)
     os.unlink("1.delta", dir_fd=directory)
     os.close(late)
@@ -200,6 +211,45 @@ def test_executor_finds_nothing_at_the_path_of_its_ended_driver(tmp_path: Path) 
     last = fenced(tmp_path, "three")
     assert not earlier.exists()
     assert [one.name for one in (last / STATE).iterdir()] == ["1.delta"]
+
+
+def test_paths_of_ended_drivers_leave_nothing_behind(tmp_path: Path) -> None:
+    for driver in ("one", "two", "three"):
+        path = fenced(tmp_path, driver)
+    links = [one for one in (tmp_path / ".paths").rglob("*") if one.is_symlink()]
+    assert links == [path]
+    assert len(list((tmp_path / ".paths").rglob("*"))) == 2
+
+
+def test_executor_cannot_reach_the_next_drivers_directory_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier, rename = worked(tmp_path, "one"), os.rename
+
+    def renamed(old: Path, new: Path) -> None:
+        rename(old, new)
+        assert not (earlier / STATE).exists()
+
+    monkeypatch.setattr(os, "rename", renamed)
+    fenced(tmp_path, "two")
+
+
+def test_executor_cannot_reach_a_restored_checkpoint(tmp_path: Path) -> None:
+    checkpoints, home = tmp_path / "checkpoints", tmp_path / "home"
+    earlier = worked(checkpoints, "one")
+    (checkpoints / ".restored" / "checkpoints" / "q").mkdir(parents=True)
+    (home / ".restored" / "journal").mkdir(parents=True)
+    assert finish(Places(home, checkpoints))
+    assert (checkpoints / "q").exists()
+    assert not earlier.exists()
+
+
+def test_checkpoint_that_a_crash_left_between_two_names_is_whole(tmp_path: Path) -> None:
+    """The node asks before the query process finishes the renewal, and would restore a snapshot."""
+    worked(tmp_path, "one")
+    (tmp_path / "q").rename(tmp_path / "q.renewed")
+    carry_on(tmp_path, "q", ["journal:1"], "journal:2")
+    assert is_whole(tmp_path, "q", "journal:2")
 
 
 @pytest.mark.parametrize("restored", [False, True])
@@ -220,4 +270,65 @@ def test_checkpoint_without_its_state_is_not_continued(tmp_path: Path) -> None:
     (worked(tmp_path, "one") / STATE / "1.delta").rename(tmp_path / "q" / STATE / "7.delta")
     with pytest.raises(StateLost):
         fenced(tmp_path, "two", must_resume=True)
+    assert not is_whole(tmp_path, "q", "journal:1")  # so the node restores a snapshot
     assert last_finished(fenced(tmp_path, "three")) is None
+
+
+CHANGES = ("link", "mkdir", "remove", "rename", "replace", "rmdir", "symlink", "unlink")
+
+
+class Killed(BaseException):
+    """The process ended."""
+
+
+def fail_at(patch: pytest.MonkeyPatch, number: int, error: BaseException) -> Callable[[], bool]:
+    """Raise ``error`` before a change of the file system; return whether it was raised."""
+    changes, raised = count(1), list[str]()
+
+    def failing(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **settings: Any) -> Any:
+            if next(changes) == number:
+                raised.append(name)
+                raise error
+            return change(*arguments, **settings)
+
+        return called
+
+    for name in CHANGES:
+        patch.setattr(os, name, failing(name, getattr(os, name)))
+    return lambda: bool(raised)
+
+
+@pytest.mark.parametrize("must_resume", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [Killed(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))],
+    ids=["killed", "full disk"],
+)
+def test_start_that_ends_at_any_change_of_a_file_loses_no_state(
+    tmp_path: Path, error: BaseException, must_resume: bool
+) -> None:
+    for number in count(1):
+        root = tmp_path / str(number)
+        worked(root, "one")
+        with pytest.MonkeyPatch.context() as patch:
+            failed = fail_at(patch, number, error)
+            try:
+                fenced(root, "two", must_resume=must_resume)
+            except (Killed, DiskFailed):
+                assert failed()
+        assert is_whole(root, "q", "journal:1")
+        path = fenced(root, "three", must_resume=must_resume)
+        assert [one.name for one in sorted(path.rglob("*")) if one.is_file()] == [
+            "0",
+            "ha_engine.stamp",
+            "metadata",
+            "0",
+            "1.delta",
+        ]
+        assert (path / STATE / "1.delta").read_text() == "one"
+        assert sorted(one.name for one in root.iterdir()) == [".paths", "q"]
+        assert len(list((root / ".paths").rglob("*"))) == 2
+        if not failed():
+            break
+    assert number > 20

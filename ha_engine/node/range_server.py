@@ -64,8 +64,29 @@ class JournalRecords(Protocol):
         """
 
 
+class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses a call without ``token`` before its request is read, which may never come."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def intercept_service(self, continuation: Any, call: grpc.HandlerCallDetails) -> Any:
+        given = dict(call.invocation_metadata or ()).get("authorization")
+        if bears(None if given is None else str(given), self._token):
+            return await continuation(call)
+        return grpc.stream_stream_rpc_method_handler(_refuse)
+
+
+async def _refuse(_: object, context: Context) -> None:
+    await context.abort(
+        Code.UNAUTHENTICATED,
+        "the token is not that of this node; give every node and the Spark cluster the same secret",
+    )
+
+
 class RangeService(rpc.RangesServicer):
-    """The gRPC service ``Ranges``, on the node's event loop. Every call must bear ``token``.
+    """The gRPC service ``Ranges``, on the node's event loop. ``guard`` refuses calls without
+    ``token``.
 
     ``on_sent`` is called with the size of each sent message in bytes.
     """
@@ -80,7 +101,8 @@ class RangeService(rpc.RangesServicer):
         message_bytes: int = MESSAGE_BYTES,
         files: Files = OS_FILES,
     ) -> None:
-        self._records, self._token, self._files = records, token, files
+        self.guard = _Guard(token)
+        self._records, self._files = records, files
         self._on_sent = on_sent
         self._calls, self._calls_max = 0, calls_max
         self._message_bytes = message_bytes
@@ -89,7 +111,6 @@ class RangeService(rpc.RangesServicer):
     async def Read(  # type: ignore[override]  # noqa: N802
         self, request: pb.ReadRequest, context: Context
     ) -> None:
-        await self._authenticate(context)
         if self._calls >= self._calls_max:
             reason = f"this node serves {self._calls_max} readers already; ask again later"
             await context.abort(Code.RESOURCE_EXHAUSTED, reason)
@@ -115,15 +136,6 @@ class RangeService(rpc.RangesServicer):
     def close(self) -> None:
         """End the threads once they have read what they read now."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _authenticate(self, context: Context) -> None:
-        given = dict(context.invocation_metadata() or ()).get("authorization")
-        if not bears(None if given is None else str(given), self._token):
-            await context.abort(
-                Code.UNAUTHENTICATED,
-                "the token is not that of this node; give every node and the Spark cluster the "
-                "same secret",
-            )
 
     async def _require_readable(self, request: pb.ReadRequest, context: Context) -> None:
         """Abort a call that this node cannot answer now."""
@@ -238,12 +250,13 @@ class RangeServer:
         """Listen for readers. Raises AddressInUse, ConfigError."""
         credentials = grpc_credentials(self._tls, "execution.tls")
         server = grpc.aio.server(
+            interceptors=[self._service.guard],
             options=[
                 *client_limits(CONNECTIONS_MAX),
                 ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
                 ("grpc.http2.bdp_probe", 0),  # as in query/range_reader.py
             ],
-            # The service itself refuses calls above CALLS_MAX. This limit is for strangers.
+            # The service refuses calls above CALLS_MAX. This limit is for other calls.
             maximum_concurrent_rpcs=4 * CALLS_MAX,
         )
         rpc.add_RangesServicer_to_server(self._service, server)

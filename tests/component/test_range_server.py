@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from ha_engine.auth import bears, token_of
 from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import AddressInUse, ConfigError
 from ha_engine.journal.record import decode_all
-from ha_engine.node.range_server import RangeServer, RangeService
+from ha_engine.node.range_server import CALLS_MAX, RangeServer, RangeService
 from ha_engine.v1 import ranges_pb2 as pb
 from ha_engine.v1.ranges_pb2_grpc import RangesStub
 from tests.query.range_nodes import GROUP, TOKEN, Loop, RangeNode, event
@@ -126,6 +127,19 @@ def test_call_without_the_token_is_refused_before_all_else(
     with pytest.raises(grpc.RpcError) as refused:
         read(node, metadata, release="0.1")
     assert refused.value.code() is Code.UNAUTHENTICATED
+
+
+def test_strangers_who_send_no_request_leave_room_for_readers(node: RangeNode, loop: Loop) -> None:
+    async def hold_calls() -> list[Code]:
+        async with grpc.aio.insecure_channel(node.listen) as channel:
+            method = channel.stream_stream("/ha_engine.v1.Ranges/Read")
+            calls = [method() for _ in range(5 * CALLS_MAX)]
+            await asyncio.gather(*(call.wait_for_connection() for call in calls))
+            messages = await asyncio.to_thread(read, node)
+            assert messages[-1].through == 100
+            return [await call.code() for call in calls]
+
+    assert set(loop.run(hold_calls())) == {Code.UNAUTHENTICATED}
 
 
 def test_token_is_derived_from_the_secret_which_it_does_not_reveal() -> None:

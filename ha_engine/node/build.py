@@ -53,6 +53,7 @@ from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import Hello
 from ha_engine.types import Holder
 from ha_engine.web.hosts import name_of
+from ha_engine.web.tls import authority
 
 
 def core_of(
@@ -213,13 +214,14 @@ def endpoints_of(
     """Where executors read a range of the journal: at this node's address, else at those of
     ``others``. The last record of the range has the epoch ``last_epoch``.
 
-    Return None if Spark's tasks run on this host. Raises OSError if the certificate of the
-    authority cannot be read.
+    Return None if Spark's tasks run on this host. Raises ConfigError if the certificate of
+    the authority cannot be read.
     """
     execution = config.execution
     if not execution.on_cluster:
         return None
-    ca = execution.tls.ca.read_bytes() if execution.tls.ca else None
+    file = execution.tls.ca
+    ca = authority(file, "execution.tls.ca") if file else None
     token = token_of(execution.secret.get_secret_value())
     return Endpoints((execution.address, *others), token, ca, group_id, last_epoch)
 

@@ -18,7 +18,7 @@ from ha_engine.node.connectors import message_decoder, sinks_of, source_options
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.sync import credentials
 from ha_engine.web.certificates import Presented, presented, require_sound
-from ha_engine.web.tls import server_context
+from ha_engine.web.tls import authority, server_context
 
 
 def read_all(config: Config) -> list[str]:
@@ -52,6 +52,9 @@ def require_loadable(config: Config, one: Presented) -> None:
         credentials.require_usable(config.event_sync.tls)
     else:
         server_context(ServerTls(certificate=one.certificate, key=one.key), one.section)
+    ca = config.execution.tls.ca
+    if one.section == "execution.tls" and ca is not None:
+        authority(ca, "execution.tls.ca")
 
 
 def read_application(config: Config) -> StreamApplication:

@@ -17,7 +17,7 @@ import structlog
 
 from ha_engine import __version__
 from ha_engine.auth import bears
-from ha_engine.config.server_tls import ServerTls
+from ha_engine.config.execution import ExecutionTls
 from ha_engine.errors import DiskFailed, JournalDamaged, UnknownJournalVersion
 from ha_engine.journal.reading import read_stream_frames
 from ha_engine.system.files import OS_FILES, Files
@@ -25,7 +25,7 @@ from ha_engine.types import Extent, Position
 from ha_engine.v1 import ranges_pb2 as pb
 from ha_engine.v1 import ranges_pb2_grpc as rpc
 from ha_engine.web.grpc_port import GRACE_SECONDS, add_port, client_limits
-from ha_engine.web.tls import grpc_credentials, readable_pair
+from ha_engine.web.tls import authority, grpc_credentials, readable_pair
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -239,7 +239,7 @@ class RangeServer:
     """The gRPC server for executors, one per node process. ``listen`` and ``tls`` are settings of
     the section ``execution``."""
 
-    def __init__(self, service: RangeService, listen: str, tls: ServerTls) -> None:
+    def __init__(self, service: RangeService, listen: str, tls: ExecutionTls) -> None:
         self._service, self._listen, self._tls = service, listen, tls
         self._server: grpc.aio.Server | None = None
         self.address = ""
@@ -248,6 +248,7 @@ class RangeServer:
 
     async def start(self) -> None:
         """Listen for readers. Raises AddressInUse, ConfigError."""
+        self.look_at_certificate()
         credentials = grpc_credentials(self._tls, "execution.tls")
         server = grpc.aio.server(
             interceptors=[self._service.guard],
@@ -266,9 +267,11 @@ class RangeServer:
         self.address = f"{self._listen.rpartition(':')[0]}:{self.port}"
 
     def look_at_certificate(self) -> None:
-        """Raise ConfigError if the certificate that is now in the file is unusable for new
+        """Raise ConfigError if a certificate that is now in a file is unusable for new
         connections."""
         readable_pair(self._tls, "execution.tls")
+        if self._tls.ca is not None:
+            authority(self._tls.ca, "execution.tls.ca")
 
     async def stop(self) -> None:
         """End the calls after at most GRACE_SECONDS, and stop listening. Readers continue at

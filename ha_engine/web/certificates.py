@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from ha_engine.config import Config
 from ha_engine.config.ingest import DEFAULT_LISTEN
 from ha_engine.config.quantities import split_address
+from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError
 
 SOON = timedelta(days=30)
@@ -77,10 +78,13 @@ def presented(config: Config) -> list[Presented]:
         name = config.node.id
         found.append(Presented("event_sync.tls", sync.certificate, sync.key, sync.ca, name, uses))
     ingest = config.ingest.advertise or config.ingest.listen or DEFAULT_LISTEN
-    hosts = {
+    hosts: dict[str, tuple[ServerTls, str]] = {
         "http.tls": (config.http.tls, urlsplit(config.http.url).hostname or ""),
         "ingest.tls": (config.ingest.tls, split_address(ingest)[0]),
     }
+    if config.execution.on_cluster:
+        host = split_address(config.execution.address)[0]
+        hosts["execution.tls"] = (config.execution.tls, host)
     for section, (tls, host) in hosts.items():
         if tls.pair:
             found.append(Presented(section, *tls.pair, None, host, (Use.SERVER,)))

@@ -44,6 +44,22 @@ def readable_pair(tls: ServerTls, section: str) -> tuple[Path, Path] | None:
     return tls.pair
 
 
+def authority(file: Path, key: str) -> bytes:
+    """The certificates of the authority in ``file``, which the setting ``key`` names.
+
+    Raises ConfigError if ``file`` cannot be read or has no certificate.
+    """
+    try:
+        ssl.create_default_context(cafile=file)
+        return file.read_bytes()
+    except OSError as error:  # an SSLError is an OSError
+        reason = "has no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+        raise ConfigError(
+            f"{key}: {file} cannot be used ({reason}); name the certificate of the authority that "
+            "signed the certificates of the nodes"
+        ) from error
+
+
 def grpc_credentials(tls: ServerTls, section: str) -> grpc.ServerCredentials | None:
     """Credentials of a gRPC server; None for plain text. Raises ConfigError like
     ``server_context``."""

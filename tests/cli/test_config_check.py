@@ -49,6 +49,15 @@ def pair_of(files: dict[str, str]) -> dict[str, str]:
     return {name: files[name] for name in ("certificate", "key")}
 
 
+def cluster(files: dict[str, str]) -> dict[str, Any]:
+    return {
+        "master": "spark://127.0.0.1:7077",
+        "checkpoint": "checkpoints",
+        "secret": "a-secret-of-the-cluster",
+        "tls": files,
+    }
+
+
 @pytest.mark.parametrize("name", ["flights.yaml", "function.yaml"])
 @pytest.mark.parametrize("database", [{}, DATABASE])
 def test_config_check_lists_the_files_read_and_calls_no_database(
@@ -61,10 +70,20 @@ def test_config_check_lists_the_files_read_and_calls_no_database(
 @needs("openssl")
 def test_config_check_reads_every_certificate(check: Check, files: dict[str, str]) -> None:
     code, said, _ = check(
-        event_sync={"tls": files}, http={"tls": pair_of(files)}, ingest={"tls": pair_of(files)}
+        event_sync={"tls": files},
+        http={"tls": pair_of(files)},
+        ingest={"tls": pair_of(files)},
+        execution=cluster(files),
     )
     assert code == 0
-    assert said.endswith(", event_sync.tls, http.tls, ingest.tls\n")
+    assert said.endswith(", event_sync.tls, http.tls, ingest.tls, execution.tls\n")
+
+
+@needs("openssl")
+def test_certificate_for_executors_needs_its_authority(check: Check, files: dict[str, str]) -> None:
+    code, _, problem = check(execution=cluster(files | {"ca": "absent.ca"}))
+    assert code == 2
+    assert "execution.tls.ca: " in problem
 
 
 @pytest.mark.parametrize(

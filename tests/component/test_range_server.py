@@ -13,13 +13,15 @@ import pytest
 
 from ha_engine import __version__
 from ha_engine.auth import bears, token_of
-from ha_engine.config.server_tls import ServerTls
+from ha_engine.config.execution import ExecutionTls
 from ha_engine.errors import AddressInUse, ConfigError
 from ha_engine.journal.record import decode_all
 from ha_engine.node.range_server import CALLS_MAX, RangeServer, RangeService
 from ha_engine.v1 import ranges_pb2 as pb
 from ha_engine.v1.ranges_pb2_grpc import RangesStub
+from tests.programs import needs
 from tests.query.range_nodes import GROUP, TOKEN, Loop, RangeNode, event
+from tests.sync.authority import Authority
 
 Code = grpc.StatusCode
 RECORDS = [event(n, stream="flights" if n % 2 else "weather") for n in range(1, 101)]
@@ -132,7 +134,8 @@ def test_call_without_the_token_is_refused_before_all_else(
 def test_strangers_who_send_no_request_leave_room_for_readers(node: RangeNode, loop: Loop) -> None:
     async def hold_calls() -> list[Code]:
         async with grpc.aio.insecure_channel(node.listen) as channel:
-            method = channel.stream_stream("/ha_engine.v1.Ranges/Read")
+            untyped: Any = channel
+            method = untyped.stream_stream("/ha_engine.v1.Ranges/Read")
             calls = [method() for _ in range(5 * CALLS_MAX)]
             await asyncio.gather(*(call.wait_for_connection() for call in calls))
             messages = await asyncio.to_thread(read, node)
@@ -153,7 +156,7 @@ def test_token_is_derived_from_the_secret_which_it_does_not_reveal() -> None:
 
 
 def test_address_in_use_is_an_error_that_names_the_setting(node: RangeNode, loop: Loop) -> None:
-    second = RangeServer(RangeService(node.known, TOKEN), node.listen, ServerTls())
+    second = RangeServer(RangeService(node.known, TOKEN), node.listen, ExecutionTls())
     with pytest.raises(AddressInUse, match=rf"execution\.listen: {node.listen} is in use"):
         loop.run(second.start())
 
@@ -161,9 +164,25 @@ def test_address_in_use_is_an_error_that_names_the_setting(node: RangeNode, loop
 def test_unusable_certificate_is_an_error_that_names_the_section(
     node: RangeNode, loop: Loop, tmp_path: Path
 ) -> None:
-    tls = ServerTls(certificate=tmp_path / "none.pem", key=tmp_path / "none.key")
+    tls = ExecutionTls(
+        certificate=tmp_path / "none.pem", key=tmp_path / "none.key", ca=tmp_path / "none.pem"
+    )
     server = RangeServer(RangeService(node.known, TOKEN), "127.0.0.1:0", tls)
     with pytest.raises(ConfigError, match=r"execution\.tls"):
         loop.run(server.start())
     with pytest.raises(ConfigError, match=r"execution\.tls"):
         server.look_at_certificate()
+
+
+@needs("openssl")
+def test_authority_that_executors_could_not_use_is_an_error_at_the_start(
+    node: RangeNode, loop: Loop, tmp_path: Path
+) -> None:
+    signing = Authority(tmp_path / "ca")
+    files = {name: Path(file) for name, file in signing.files("a", san="IP:127.0.0.1").items()}
+    (tmp_path / "empty.pem").touch()
+    for name, reason in {"empty.pem": "has no certificate", "none.pem": "No such file"}.items():
+        tls = ExecutionTls(**files | {"ca": tmp_path / name})
+        server = RangeServer(RangeService(node.known, TOKEN), "127.0.0.1:0", tls)
+        with pytest.raises(ConfigError, match=rf"execution\.tls\.ca: .*{name} .*{reason}"):
+            loop.run(server.start())

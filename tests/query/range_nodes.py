@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ha_engine.config.server_tls import ServerTls
+from ha_engine.config.execution import ExecutionTls
 from ha_engine.journal import Journal
 from ha_engine.node.range_server import CALLS_MAX, MESSAGE_BYTES, RangeServer, RangeService
 from ha_engine.query.range_endpoints import Endpoints
@@ -86,9 +86,9 @@ class RangeNode:
         segment_size: int = 1 << 20,
         message_bytes: int = MESSAGE_BYTES,
         calls_max: int = CALLS_MAX,
-        tls: ServerTls | None = None,
+        tls: ExecutionTls | None = None,
     ) -> None:
-        self._loop, self._tls = loop, tls or ServerTls()
+        self._loop, self._tls = loop, tls or ExecutionTls()
         self._message_bytes, self._calls_max = message_bytes, calls_max
         self.files = CountingFiles()
         self.journal = Journal.open(directory, group="test", segment_size=segment_size)

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ha_engine.config.server_tls import ServerTls
+from ha_engine.config.execution import ExecutionTls
 from ha_engine.errors import (
     CheckpointTooOld,
     QueryProcessFailed,
@@ -317,7 +317,9 @@ def test_a_wrong_token_or_group_is_refused_by_the_own_node_at_once(start: Start)
 def test_certificates_are_checked_against_the_given_authority(start: Start, tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path / "ca"), Authority(tmp_path / "stranger")
     files = authority.files("node-a", san="IP:127.0.0.1")
-    tls = ServerTls(certificate=Path(files["certificate"]), key=Path(files["key"]))
+    tls = ExecutionTls(
+        certificate=Path(files["certificate"]), key=Path(files["key"]), ca=authority.certificate
+    )
     records = some_records(30)
     node = start(records, tls=tls)
     trusting = endpoints(node, ca=authority.certificate.read_bytes())

@@ -102,6 +102,11 @@ class ExecutionConfig(Section):
                 f"secret has fewer than {SECRET_CHARACTERS_MIN} characters; set it to "
                 "spark.authenticate.secret of the masters and the workers"
             )
+        if ":" in "".join(split_address(one)[0] for one in (self.listen, self.address)):
+            raise ValueError(
+                "listen or advertise is an address of IPv6, on which Spark's driver was not tried; "
+                "write an address of IPv4 or a host name"
+            )
         require_on_purpose(self.listen, self.tls, self.insecure, "the executors' gRPC")
         if self.advertise is None and is_unspecified(split_address(self.listen)[0]):
             raise ValueError(

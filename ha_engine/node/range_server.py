@@ -1,7 +1,7 @@
 """The gRPC service through which Spark's executors on other hosts read ranges of the journal.
 
-The service reads the journal in threads of its own, so that no ack waits for a reader. The service
-reads the next message of a call only when gRPC has taken the one before, so a slow reader costs
+The service reads the journal in a thread of its own, which shares the interpreter with the event
+loop. The service reads the next message of a call only when gRPC has taken the one before, so a slow reader costs
 little memory.
 """
 
@@ -40,7 +40,8 @@ CALLS_MAX = 64
 CONNECTIONS_MAX = 256
 """Connections to the service. Each Python worker of an executor has one, which is an open file of
 the node."""
-THREADS = 2
+THREADS = 1
+"""A second thread would compete with the event loop for the interpreter, and read no faster."""
 REQUEST_BYTES_MAX = 64 << 10
 
 

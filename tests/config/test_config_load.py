@@ -258,6 +258,7 @@ def test_each_node_keeps_its_checkpoints_in_its_own_place_on_a_cluster(tmp_path:
             f"execution: {{{CLUSTER}, listen: '0.0.0.0:9895', insecure: true}}",
             "set advertise to the address at which the executors reach this host",
         ),
+        (f"execution: {{{CLUSTER}, listen: '[::1]:9895'}}", "IPv4 or a host name"),
         (f"execution: {{{CLUSTER}, tls: {{certificate: c, key: k}}}}", "certificate, key and ca"),
         (
             f"execution: {{{CLUSTER}}}\nquery: {{checkpoint_dir: /tmp/c}}",

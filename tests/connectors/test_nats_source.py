@@ -322,11 +322,10 @@ def test_source_continues_after_a_restart_of_the_server(own: Setting, end: str) 
     batch = source.read(4, 1)
     assert batch is not None
     getattr(own.broker, end)()
-    began = time.monotonic()
+    # A request that was on its way when the server died waits for its whole timeout.
     for call in (lambda: source.read(4, 1), lambda: source.open(batch.offset)):
         with pytest.raises(SourceUnavailable, match=r"is not (available|connected)"):
             call()
-    assert time.monotonic() - began < 20
     own.broker.start()
     source.open(batch.offset)
     assert rest(source, 6) == numbered(*range(4, 10))

@@ -18,6 +18,8 @@ from ha_engine.errors import DiskFailed, EngineError
 REASON_CHARACTERS_MAX = 600
 DETAIL_CHARACTERS_MAX = 16_000
 CAUSES_MAX = 20
+JVM_OUT_OF_MEMORY = 3
+"""Java's exit code under ``-XX:+ExitOnOutOfMemoryError``."""
 _STATE = re.compile(r"\s*SQLSTATE: \w+;?\s*")
 _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?::.*)?$")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -35,12 +37,17 @@ _OF_THE_HOST = re.compile(
     "SparkException: Python worker failed to connect back"
     # Timeouts of sockets between the JVM and Python, and of messages between parts of Spark.
     "|SocketTimeoutException: |RpcTimeoutException: "
-    # The host lacks the memory or the free process to start a program.
-    rf"|IOException: Cannot run program .* error=(?:{errno.ENOMEM}|{errno.EAGAIN})\b"
-    # A cluster lost the executors that ran a task, or the blocks that they had written.
-    r"|SparkException: .*\b(?:ExecutorLostFailure|FetchFailed)\b"
+    # A host lacks the memory or the free process to start a program, or a worker has no engine.
+    "|IOException: Cannot run program "
+    # A cluster lost the executors that ran a task, or the blocks that they had written. An executor
+    # that ran out of memory is not lost, but was ended by its task, as the JVM without a cluster.
+    r"|SparkException: Job aborted due to stage failure: (?:"
+    r"Task \d+ in stage \S+ failed \d+ times, most recent failure: "
+    r"Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): ExecutorLostFailure "
+    rf"(?!.*\bcode {JVM_OUT_OF_MEMORY}\b)"
+    r"|\w+ \d+ \(.*\) has failed the maximum allowable number of times: )"
 )
-_NODE_AWAY = re.compile(r"ha_engine\.errors\.RangeUnavailable: ")
+_OF_THE_JOURNAL = re.compile(r"ha_engine\.errors\.(?:RangeUnavailable|RangeRefused): ")
 
 _DAMAGED_CHECKPOINT = re.compile(
     # Hadoop and Spark keep checksums of Spark's files.
@@ -84,7 +91,7 @@ def is_of_the_host(error: BaseException) -> bool:
     """Whether the host caused the failure, so that no batch is to blame (RULES.md#i15)."""
     return any(
         _SOCKET_TIMEOUT.match(_python_error(text) if _TRACEBACK in text else text)
-        or (_TRACEBACK in text and _NODE_AWAY.match(_python_error(text)))
+        or (_TRACEBACK in text and _OF_THE_JOURNAL.match(_python_error(text)))
         or _OF_THE_HOST.match(text)
         for text in islice(_jvm_messages(error), CAUSES_MAX)
     )

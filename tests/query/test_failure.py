@@ -1,0 +1,85 @@
+"""Failures that Spark reports from a cluster, with the texts of Spark 4.3."""
+
+from __future__ import annotations
+
+import pytest
+
+from ha_engine.query.failure import is_of_the_host
+
+
+class Cause:
+    """A Java exception without a cause, as py4j shows it."""
+
+    def __init__(self, name: str, message: str) -> None:
+        self._name, self._message = name, message
+
+    def getMessage(self) -> str:  # noqa: N802
+        return self._message
+
+    def getClass(self) -> Cause:  # noqa: N802
+        return self
+
+    def getSimpleName(self) -> str:  # noqa: N802
+        return self._name
+
+    def getCause(self) -> None:  # noqa: N802
+        return None
+
+
+class SparkError(Exception):
+    """An error of PySpark with that Java exception."""
+
+    def __init__(self, name: str, message: str) -> None:
+        self.java_exception = Cause(name, message)
+
+
+ABORTED = "Job aborted due to stage failure: "
+LOST = (
+    f"{ABORTED}Task 0 in stage 0.0 failed 4 times, most recent failure: "
+    "Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.11 executor 3): "
+)
+PROGRAM = '"/opt/ha-engine/lib/python3.11/site-packages/ha_engine/query/python_worker"'
+STACK = '\n  File "worker.py", line 1, in main\n'
+OF_THE_HOST = {
+    "executors": (
+        "SparkException",
+        f"{LOST}ExecutorLostFailure (executor 3 exited caused by one of the running tasks) "
+        "Reason: Command exited with code 137\nDriver stacktrace:",
+    ),
+    "blocks": (
+        "SparkException",
+        f"{ABORTED}ShuffleMapStage 1 (start at NativeMethodAccessorImpl.java:0) has failed the "
+        "maximum allowable number of times: 4. Most recent failure reason: "
+        "org.apache.spark.shuffle.FetchFailedException\n\tat org.apache.spark.errors",
+    ),
+    "no engine on a worker": (
+        "IOException",
+        f"Cannot run program {PROGRAM}: error=2, No such file or directory",
+    ),
+    "other release on a worker": (
+        "PythonException",
+        f"Traceback (most recent call last):{STACK}"
+        "ha_engine.errors.RangeRefused: the nodes do not send the records",
+    ),
+}
+OF_A_BATCH = {
+    "memory": (
+        "SparkException",
+        f"{LOST}ExecutorLostFailure (executor 3 exited caused by one of the running tasks) "
+        "Reason: Command exited with code 3\nDriver stacktrace:",
+    ),
+    "data with such a text": (
+        "SparkException",
+        f"{LOST}java.lang.IllegalStateException: FetchFailed, ExecutorLostFailure (executor 3)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_THE_HOST)
+def test_no_batch_is_to_blame_for_a_part_of_the_cluster(case: str) -> None:
+    assert is_of_the_host(SparkError(*OF_THE_HOST[case]))
+
+
+@pytest.mark.parametrize("case", OF_A_BATCH)
+def test_a_batch_is_to_blame_for_what_its_tasks_do(case: str) -> None:
+    assert not is_of_the_host(SparkError(*OF_A_BATCH[case]))

@@ -342,6 +342,17 @@ class HostKilled(QueryProcessFailed):
     """
 
 
+class MasterUnavailable(QueryProcessFailed):
+    """No master of the cluster accepted Spark's driver when Spark started."""
+
+
+class DriverRemoved(QueryProcessFailed):
+    """Spark's driver lost its place on the cluster, and works no more.
+
+    The node blames no batch for this failure.
+    """
+
+
 class SupervisorGone(EngineError):
     """The supervisor ended, so no process can start or reap the query process of this node."""
 

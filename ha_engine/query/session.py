@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from ha_engine.errors import JavaMissing
+from ha_engine.errors import JavaMissing, MasterUnavailable
 from ha_engine.imports import gc_paused
 from ha_engine.query.class_archive import installation
 from ha_engine.query.spark_home import lean_spark_home
@@ -37,9 +37,12 @@ JAVA_VERSION_MIN = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _ADVICE = f"Spark needs Java {JAVA_VERSION_MIN} or newer; install it and set JAVA_HOME or PATH"
 _LOGGING = Path(__file__).with_name("log4j2.properties").resolve()
+_EXECUTOR_LOGGING = Path(__file__).with_name("executor_log4j2.properties").resolve()
 _WORKER = Path(__file__).with_name("python_worker").resolve()
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 _A_DAY = "86400s"
+_JARS = "spark.jars"
+_STOPPED = "Cannot call methods on a stopped SparkContext"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +117,12 @@ def spark_conf(settings: SparkSettings) -> dict[str, str]:
     return {
         **_quiet(settings),
         **_fast(settings),
-        **({} if settings.cluster else _patient()),
+        **_patient(),
+        **({} if settings.cluster else _patient_in_one_jvm()),
         **_places(settings.scratch),
         **settings.spark,
         **_repeatable(),
-        **(_cluster(settings.cluster) if settings.cluster else _private()),
+        **(_cluster(settings.cluster, settings.spark) if settings.cluster else _private()),
         "spark.driver.defaultJavaOptions": " ".join(_java_options(settings)),
     }
 
@@ -179,14 +183,20 @@ def _fast(settings: SparkSettings) -> dict[str, str]:
 
 
 def _patient() -> dict[str, str]:
-    """Raise Spark's own time limits, so that no limit ends work that is slow on a busy host.
-
-    Spark's time limits would detect no failure. Driver and executor are one JVM, so neither of the
-    two outlives the other. The JVM and a Python worker learn of each other's end from their socket.
-    """
+    """Raise Spark's time limits for work that only waits, on a busy host or for an executor."""
     return {
         "spark.python.authenticate.socketTimeout": _A_DAY,
         "spark.sql.broadcastTimeout": _A_DAY,
+    }
+
+
+def _patient_in_one_jvm() -> dict[str, str]:
+    """Raise the time limits with which Spark's driver and executors watch each other.
+
+    Driver and executor are one JVM, so neither of the two outlives the other. The JVM and a Python
+    worker learn of each other's end from their socket.
+    """
+    return {
         "spark.network.timeout": _A_DAY,
         "spark.rpc.askTimeout": _A_DAY,
         "spark.rpc.lookupTimeout": _A_DAY,
@@ -233,17 +243,24 @@ def _private() -> dict[str, str]:
     }
 
 
-def _cluster(cluster: ClusterSettings) -> dict[str, str]:
+def _cluster(cluster: ClusterSettings, user: Mapping[str, str]) -> dict[str, str]:
     """Let the executors of a cluster run the tasks, with the rows of a shuffle in one order.
 
     Messages between driver and executors are authenticated and encrypted. The interpreter and the
-    engine have the same path on each worker.
+    engine have the same path on each worker. The jars of the settings ``user`` stay.
     """
+    jars = filter(None, (user.get(_JARS), str(cluster.jar)))
+    java_options = (
+        "-Duser.timezone=UTC",
+        f"-Dlog4j2.configurationFile={_EXECUTOR_LOGGING.as_uri()}",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-XX:-UsePerfData",
+    )
     executors = {
         "instances": cluster.count,
         "cores": cluster.cores,
         "memory": f"{cluster.memory >> 20}m",
-        "defaultJavaOptions": "-Duser.timezone=UTC -XX:+ExitOnOutOfMemoryError -XX:-UsePerfData",
+        "defaultJavaOptions": " ".join(f'"{option}"' for option in java_options),
     }
     return {
         **{f"spark.executor.{name}": str(value) for name, value in executors.items()},
@@ -254,7 +271,7 @@ def _cluster(cluster: ClusterSettings) -> dict[str, str]:
         "spark.driver.host": cluster.host,
         "spark.authenticate": "true",
         "spark.network.crypto.enabled": "true",
-        "spark.jars": str(cluster.jar),
+        _JARS: ",".join(jars),
         "spark.shuffle.manager": "haengine.shuffle.OrderedShuffleManager",
         "spark.executorEnv.HA_ENGINE_PYTHON": sys.executable,
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
@@ -296,9 +313,10 @@ class StartingSpark:
         return java
 
     def session(self, java_started: Callable[[], None] = lambda: None) -> SparkSession:
-        """Return Spark's session with the journal source registered. Raises JavaMissing.
+        """Return Spark's session with the journal source registered.
 
-        ``session`` calls ``java_started`` once the JVM answers.
+        ``session`` calls ``java_started`` once the JVM answers. Raises JavaMissing and
+        MasterUnavailable.
         """
         with gc_paused():
             # PySpark imports pyspark.testing.utils and pandas at its first call into Java. An
@@ -314,8 +332,12 @@ class StartingSpark:
         with self._home:
             _wait_for(self._java)
             java_started()
-            secret = {"spark.authenticate.secret": self._secret} if self._secret else {}
-            spark = SparkSession.builder.config(map=self._conf | secret).getOrCreate()
+            # At its start, Java added the jars of spark.jars.packages to those of spark.jars.
+            conf = {name: value for name, value in self._conf.items() if name != _JARS}
+            if self._secret:
+                conf["spark.authenticate.secret"] = self._secret
+            with _explained(self._conf["spark.master"]):
+                spark = SparkSession.builder.config(map=conf).getOrCreate()
         register_source(spark, JournalSource)
         return spark
 
@@ -338,6 +360,22 @@ def _wait_for(java: Future[None]) -> None:
     except PySparkRuntimeError:
         check_java()
         raise
+
+
+@contextmanager
+def _explained(master: str) -> Iterator[None]:
+    """Say why Spark stopped while it started. Spark itself says only that it was stopped."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        if _STOPPED not in str(error.java_exception.getMessage()):
+            raise
+        raise MasterUnavailable(
+            f"no master of {master} accepted Spark's driver; check that a master runs, that this "
+            "host reaches it, and that execution.secret is its spark.authenticate.secret"
+        ) from error
 
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:

@@ -4,6 +4,7 @@ light."""
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -17,7 +18,9 @@ from pydantic import ValidationError
 
 from ha_engine.config.sections import QueryConfig
 from ha_engine.errors import JavaMissing
-from ha_engine.query.session import SparkSettings, check_java, spark_conf
+from ha_engine.jvm.build import build
+from ha_engine.query.session import ClusterSettings, SparkSettings, check_java, spark_conf
+from tests.programs import needs
 
 
 def fake_java(directory: Path, says: str) -> None:
@@ -144,7 +147,7 @@ def started(
     """Run a process that starts Spark as ``spark`` and executes ``then``."""
     code = (
         "import pathlib, sys\n"
-        "from ha_engine.query.session import SparkSettings, start_spark\n"
+        "from ha_engine.query.session import ClusterSettings, SparkSettings, start_spark\n"
         "scratch = pathlib.Path(sys.argv[1])\n"
         f"spark = start_spark(SparkSettings(heap=512 << 20, scratch=scratch, {settings}))\n"
         f"{then}"
@@ -163,6 +166,53 @@ def test_java_that_cannot_start_spark_is_reported_in_one_sentence(tmp_path: Path
     done = started(tmp_path, "", JAVA_HOME=str(tmp_path))
     assert "JavaMissing: " in done.stderr.splitlines()[-1]
     assert "is version 11: Spark needs Java 17 or newer" in done.stderr.splitlines()[-1]
+
+
+CLUSTER = ClusterSettings(
+    "a-secret-of-the-cluster", "127.0.0.1", "127.0.0.1", Path("/ha-engine.jar")
+)
+
+
+def test_no_limit_ends_a_batch_that_waits_for_an_executor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "")
+    conf = spark_conf(SparkSettings(cluster=CLUSTER))
+    assert conf["spark.sql.broadcastTimeout"] == "86400s"
+    assert "spark.network.timeout" not in conf  # Spark must detect lost executors
+
+
+def test_jars_of_a_user_reach_executors_beside_the_jar_of_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "")
+    conf = spark_conf(SparkSettings(spark={"spark.jars": "/mine.jar"}, cluster=CLUSTER))
+    assert conf["spark.jars"] == "/mine.jar,/ha-engine.jar"
+
+
+@pytest.mark.nightly("a start of Spark that resolves a package")
+@needs("javac")
+@pytest.mark.spark
+def test_packages_of_a_user_reach_executors_beside_the_jar_of_the_engine(tmp_path: Path) -> None:
+    repository = tmp_path / "ivy" / "local" / "org.mine" / "mine" / "1"
+    for directory, name in (("jars", "mine.jar"), ("ivys", "ivy.xml")):
+        (repository / directory).mkdir(parents=True)
+        (repository / directory / name).write_bytes(b"")
+    build(tmp_path / "ha-engine.jar")
+    shutil.copy(tmp_path / "ha-engine.jar", repository / "jars" / "mine.jar")
+    (repository / "ivys" / "ivy.xml").write_text(
+        '<ivy-module version="2.0"><info organisation="org.mine" module="mine" revision="1"/>'
+        '<publications><artifact name="mine" type="jar" ext="jar"/></publications></ivy-module>'
+    )
+    mine = {"spark.jars.packages": "org.mine:mine:1", "spark.jars.ivy": str(tmp_path / "ivy")}
+    settings = (
+        f"spark={mine}, "
+        f"cluster=ClusterSettings('a-secret-of-the-cluster', '127.0.0.1', '127.0.0.1', "
+        f"pathlib.Path({str(tmp_path / 'ha-engine.jar')!r}))"
+    )
+    done = started(tmp_path, "print(spark.sparkContext._jsc.sc().listJars())", settings)
+    assert "/ha-engine.jar" in done.stdout, done.stderr
+    assert "/org.mine_mine-1.jar" in done.stdout
 
 
 @pytest.mark.spark

@@ -1,42 +1,81 @@
-"""Spark's JVM as a child process: whether it lives, and why it ended."""
+"""Spark's JVM as a child process: whether it works, and why it does not."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
+from typing import TYPE_CHECKING
 
-from ha_engine.errors import HostKilled, QueryProcessFailed
+from py4j.protocol import Py4JError
+
+from ha_engine.errors import DriverRemoved, HostKilled, QueryProcessFailed
+from ha_engine.query.failure import JVM_OUT_OF_MEMORY
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DEATH_SECONDS_MAX = 0.5
 """Time in which a dying JVM exits: it closes its sockets before its exit can be seen."""
-_OUT_OF_MEMORY = 3
-"""Java's exit code under ``-XX:+ExitOnOutOfMemoryError``."""
 
 
 class Jvm:
-    """The JVM process behind PySpark's gateway."""
+    """The JVM process behind PySpark's gateway, with Spark's driver."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    def __init__(self, spark: SparkSession) -> None:
+        self._process: subprocess.Popen[bytes] = spark.sparkContext._gateway.proc
+        self._driver = spark.sparkContext._jsc.sc()
+        self._classes = spark.sparkContext._jvm
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def lives(self) -> bool:
-        """Wait at most DEATH_SECONDS_MAX for the JVM to end; return whether it still runs."""
+        """Wait at most DEATH_SECONDS_MAX for the JVM to end; return whether its driver works."""
         try:
             self._process.wait(DEATH_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            return True
+            return not self.driver_ended()
         return False
 
+    def driver_ended(self) -> bool:
+        """Whether the JVM ended, or Spark stopped its driver.
+
+        Spark stops the driver when the master removes the application. The JVM lives on then, but
+        can run no query.
+        """
+        try:
+            return bool(self._driver.isStopped())
+        except Py4JError:
+            return True
+
+    def waits_in_vain(self, executors: int) -> bool:
+        """Whether the driver has no executor, and no master that would start one.
+
+        A master that restarts without its state knows no driver, and lets the workers end the
+        executors. The driver would wait for ever, since it does not register again. ``executors``
+        is their wanted number, which the call repeats to the master.
+        """
+        try:
+            if self._driver.getExecutorIds().size():
+                return False
+            nowhere = self._classes.PythonUtils.toScalaMap(self._classes.java.util.HashMap())
+            return not self._driver.requestTotalExecutors(executors, 0, nowhere)
+        except Py4JError:
+            return True  # the driver's connection to the master is closed
+
     def failure(self) -> QueryProcessFailed:
-        """Why the JVM ended, as the error with which the query process ends."""
+        """Why the JVM or its driver ended, as the error with which the query process ends."""
         match self._process.poll():
+            case None:
+                return DriverRemoved(
+                    "Spark's driver has no place on the cluster any more; the master ended, or "
+                    "restarted without spark.deploy.recoveryMode, or removed the application since "
+                    "no worker could start an executor: look into the logs of master and workers"
+                )
             case code if code == -signal.SIGKILL:
                 return HostKilled("Spark's JVM was killed by SIGKILL; the host may lack memory")
-            case code if code == _OUT_OF_MEMORY:
+            case code if code == JVM_OUT_OF_MEMORY:
                 return QueryProcessFailed("Spark's JVM ran out of memory; raise query.heap")
             case int(code) if code < 0:
                 return QueryProcessFailed(f"Spark's JVM was killed by {signal.Signals(-code).name}")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
 
 from ha_engine import __version__
-from ha_engine.errors import EngineError, HostKilled
+from ha_engine.errors import DriverRemoved, EngineError, HostKilled
 from ha_engine.query.application_versions import ApplicationVersions
 from ha_engine.query.checkpoints import mark_clean
 from ha_engine.query.class_archive import AnyArchive
@@ -22,6 +24,7 @@ from ha_engine.query.link import Address, NodeLink, Superseded, is_refusal, open
 from ha_engine.query.parent_watchdog import ProcessId, end_with_parent
 from ha_engine.query.reports import Reports
 from ha_engine.query.runner import QueryRunner
+from ha_engine.query.session import ClusterSettings
 from ha_engine.query.settings import Settings
 from ha_engine.query.start_report import READY, StartReport
 from ha_engine.query.weight import Weight
@@ -36,7 +39,9 @@ log = structlog.get_logger(__name__)
 STOP_SECONDS_MAX = 3.0
 HALT_SECONDS_MAX = 1.0
 ATTEND_AGAIN_SECONDS = 0.2
+DRIVER_LOOK_SECONDS = 5.0
 FAILED_EXIT_CODE = 1
+_NO_FAULT_OF_A_BATCH = (HostKilled, DriverRemoved)
 
 
 class Attendance:
@@ -92,11 +97,11 @@ class QueryProcess:
         self._attendance = Attendance(address, self._channel)
         self._failure: BaseException | None = None
         self._spark, self._classes, self._report = spark, classes, report
-        self._jvm = Jvm(spark.sparkContext._gateway.proc)
+        self._jvm = Jvm(spark)
         self._checkpoints = settings.directories.checkpoints
         link = NodeLink(address, channel=self._channel)
         reports = Reports(link, self._fail)
-        self._watch_jvm()
+        self._watch_jvm(settings.spark.cluster)
         self._listen(reports, weight)
         self._runner = QueryRunner(
             spark,
@@ -127,7 +132,7 @@ class QueryProcess:
             self._leave_checkpoints_whole()
         else:
             log.error("query process ends", reason=str(failure))
-            self._report.end(str(failure), by_host=isinstance(failure, HostKilled))
+            self._report.end(str(failure), by_host=isinstance(failure, _NO_FAULT_OF_A_BATCH))
         self._channel.close()
         return _exit_code(failure)
 
@@ -142,12 +147,21 @@ class QueryProcess:
                 self._runner.run(command.run)
                 self._report.step(READY)
 
-    def _watch_jvm(self) -> None:
-        def gone() -> None:
-            self._jvm.lives()
-            self._fail(self._jvm.failure())
+    def _watch_jvm(self, cluster: ClusterSettings | None) -> None:
+        end_with_parent(ProcessId.of(self._jvm.pid), end=self._jvm_ended)
+        if cluster is not None:
+            watch = partial(self._watch_driver, cluster.count)
+            threading.Thread(target=watch, name="watch driver", daemon=True).start()
 
-        end_with_parent(ProcessId.of(self._jvm.pid), end=gone)
+    def _watch_driver(self, executors: int) -> None:
+        """End this process if Spark's driver has lost the cluster, since idle queries go on."""
+        while not (self._jvm.driver_ended() or self._jvm.waits_in_vain(executors)):
+            time.sleep(DRIVER_LOOK_SECONDS)
+        self._jvm_ended()
+
+    def _jvm_ended(self) -> None:
+        self._jvm.lives()
+        self._fail(self._jvm.failure())
 
     def _listen(self, reports: Reports, weight: Weight) -> None:
         from ha_engine.query.progress import ProgressListener

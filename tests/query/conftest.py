@@ -105,7 +105,7 @@ def runner(
                 reports,
                 directories,
                 ended.append,
-                Jvm(spark.sparkContext._gateway.proc),
+                Jvm(spark),
                 MemoryKills(),
                 read_parallelism=READ_PARALLELISM,
             )

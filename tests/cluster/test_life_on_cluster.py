@@ -1,0 +1,100 @@
+"""A node's queries go on by themselves after Spark's driver lost its place on the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ha_engine.demo.nodes import sample_application
+from ha_engine.jvm import JAR
+from ha_engine.jvm.build import build
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from tests.cluster.standalone import Cluster, running_cluster
+from tests.cluster.test_pair_on_cluster import node_on
+from tests.e2e.databases import fresh_database
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
+from tests.programs import needs
+from tests.waiting import wait_until
+
+pytestmark = [
+    needs("javac"),
+    pytest.mark.nightly("several starts of Spark, one of which waits a minute for a master"),
+    pytest.mark.spark,
+]
+DEPARTURE = {
+    "event_time": "2013-01-01T05:00:00Z",
+    "carrier": "UA",
+    "flight": 1545,
+    "origin": "EWR",
+    "dest": "IAH",
+    "distance": 1400,
+}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """One worker with a core."""
+    build(JAR)
+    with running_cluster(workers=1, cores=1, memory="1g") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def node(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[NodeUnderTest]:
+    executors = {"count": 1, "cores": 1, "memory": "512MiB"}
+    with fresh_database(postgres, "life") as url:
+        application = sample_application("flights.yaml")
+        node = node_on(cluster, tmp_path / "shared", tmp_path, application, url)
+        node.reconfigure(execution={"executors": executors})
+        with running(node):
+            node.wait_running()
+            work(node)
+            yield node
+
+
+def work(node: NodeUnderTest) -> None:
+    """Let every query make a batch."""
+    node.send("departures", [DEPARTURE])
+    node.wait_settled()
+
+
+def died(node: NodeUnderTest, reason: str) -> bool:
+    status = node.status()
+    return status is not None and reason in (status["query_process"]["last_death"] or "")
+
+
+def await_death(node: NodeUnderTest, reason: str) -> None:
+    wait_until(partial(died, node, reason), within=2 * SPARK_SECONDS, every=0.5)
+
+
+def test_query_goes_on_after_the_master_removed_the_application(
+    node: NodeUnderTest, cluster: Cluster
+) -> None:
+    """The master removes it after ten executors in a row did not start, as on a full disk."""
+    directory = cluster.workers[0].directory / "work"
+    kept = directory.rename(directory.with_name("kept"))
+    directory.write_text("a file where a directory must be")
+    cluster.kill_an_executor()
+    await_death(node, "no place on the cluster")
+    directory.unlink()
+    kept.rename(directory)
+    work(node)
+    assert node.queries_run()
+    said = [log.read_text() for log in directory.glob("*/*/stderr")]
+    assert said
+    assert not [text for text in said if " INFO " in text.partition("log4j")[2]]
+
+
+def test_query_goes_on_with_a_master_that_lost_its_state(
+    node: NodeUnderTest, cluster: Cluster
+) -> None:
+    cluster.master.kill()
+    cluster.kill_an_executor()
+    await_death(node, "no place on the cluster")
+    await_death(node, f"no master of {cluster.url} accepted Spark's driver")
+    cluster.master.start()
+    work(node)
+    assert node.queries_run()

@@ -1,8 +1,8 @@
 """The gRPC service through which Spark's executors on other hosts read ranges of the journal.
 
 The service reads the journal in a thread of its own, which shares the interpreter with the event
-loop. The service reads the next message of a call only when gRPC has taken the one before, so a slow reader costs
-little memory.
+loop. The service reads the next message of a call only when gRPC has taken the one before, so a
+slow reader costs little memory.
 """
 
 from __future__ import annotations

@@ -66,6 +66,10 @@ class Submission:
     rows: int
 
 
+LOG = "log"
+"""The name that the log of a stream has among the sources of the stream."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pulled:
     """Rows that the active read from a source in one step, and that are part of an events record.

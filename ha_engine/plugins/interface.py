@@ -218,6 +218,8 @@ class SourceBatch:
     like rows of an HTTP request. If the stream refuses row or message n, it becomes a dead letter
     with the place ``place(n)``. ``dead_letters`` are inputs that the source could not turn into
     rows. ``offset`` is a text in the source's own format, of at most ``OFFSET_BYTES_MAX`` bytes.
+    ``kept`` counts events that stay in a log of their own, from which queries read them. Only the
+    engine's own kinds of log have such events.
     """
 
     offset: str
@@ -225,6 +227,7 @@ class SourceBatch:
     dead_letters: Sequence[DeadLetter] = ()
     place: Callable[[int], str] = "row {}".format
     backlog: Backlog | None = None
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,5 +18,6 @@ receivers               the gate and the sources, opened and closed together
 byte_budget, backlog    limits: bytes that wait in this stage, slow queries, a full disk
 producers, offsets      remember the stored requests and batches of each producer and source, so
                         that a retry is answered and not stored twice (RULES.md#i11, RULES.md#r27)
+log_history             remember where the log of a stream ended at each record, if it is in Kafka
 pull                    sources that the active reads
 """

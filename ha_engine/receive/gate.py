@@ -27,6 +27,7 @@ from ha_engine.errors import Backpressure, NotActive, OffsetMoved, PayloadTooLar
 from ha_engine.receive.byte_budget import ByteBudget
 from ha_engine.receive.decode import Decoder
 from ha_engine.receive.group import REQUEST_BYTES_MAX, Group, Request
+from ha_engine.receive.log_history import LogHistory
 from ha_engine.receive.offsets import Offsets, OffsetTable, Pull, SourceKey
 from ha_engine.receive.producers import ProducerTable, require_same
 from ha_engine.types import Events, Position, Record, Submission
@@ -111,6 +112,7 @@ class Gate:
         self.rows_max = config.max_record_rows
         self._producers = ProducerTable(config.max_producers, config.dedup_window)
         self.offsets = OffsetTable()
+        self.logs = LogHistory()
         self._pulling: set[SourceKey] = set()
         self._closed: NotActive | None = NotActive(
             "this node is starting; send the events again later"
@@ -157,6 +159,7 @@ class Gate:
         """Load the producer and offset tables as of the records that the journal no longer has."""
         self._producers.load_base(producers, self._wall_clock_us())
         self.offsets.load_base(offsets)
+        self.logs.load_base(offsets)
 
     # -- the producers' side -----------------------------------------------------------------------
 
@@ -206,8 +209,9 @@ class Gate:
         if pull is not None:
             self._require_next(stream, pull)
         position = await self._gather(stream, batch, submission, pull)
-        self.counters.accepted(stream, batch.num_rows, perf_counter() - started)
-        return Receipt(batch.num_rows, position)
+        rows = batch.num_rows + (0 if pull is None else pull.kept)
+        self.counters.accepted(stream, rows, perf_counter() - started)
+        return Receipt(rows, position)
 
     def _require_next(self, stream: str, pull: Pull) -> None:
         """Raise OffsetMoved unless ``pull`` begins at the journal's offset of its source.
@@ -317,6 +321,7 @@ class Gate:
     def _remember(self, position: Position, events: Events) -> None:
         self._producers.apply(position, events)
         self.offsets.apply(events)
+        self.logs.apply(position.sequence, events)
 
     def _drop(self, group: Group, error: BaseException) -> None:
         self.budget.give(group.size)

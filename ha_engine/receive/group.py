@@ -32,10 +32,16 @@ class Request:
     stored: asyncio.Future[Position]
 
     @property
+    def rows(self) -> int:
+        """The number of events, with those that stay in a log outside the journal."""
+        in_record: int = self.batch.num_rows
+        return in_record + (0 if self.pull is None else self.pull.kept)
+
+    @property
     def pulled(self) -> Pulled | None:
         if self.pull is None:
             return None
-        return Pulled(self.pull.source, self.pull.offset, self.batch.num_rows, self.pull.rejected)
+        return Pulled(self.pull.source, self.pull.offset, self.rows, self.pull.rejected)
 
     @property
     def digest(self) -> str:
@@ -53,12 +59,12 @@ class Group:
 
     def add(self, request: Request) -> None:
         self.requests.append(request)
-        self.rows += request.batch.num_rows
+        self.rows += request.rows
         self.size += request.size
 
     def has_room_for(self, request: Request, rows_max: int) -> bool:
         return (
-            self.rows + request.batch.num_rows <= rows_max
+            self.rows + request.rows <= rows_max
             and self.size + request.size <= RECORD_BYTES_MAX
             and len(self.requests) < SUBMISSIONS_MAX
         )

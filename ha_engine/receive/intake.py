@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from ha_engine.errors import InvalidEvents, Rejected
+from ha_engine.errors import InvalidEvents, Rejected, UnknownStream
 from ha_engine.plugins import SourceBatch
 from ha_engine.receive.body import Body, BodyLimit
 from ha_engine.receive.cloud_events import EventLines, Head
@@ -54,10 +56,11 @@ class Column(NamedTuple):
 
 class Intake:
     """Decodes requests for the gate, with one intake per node, on the node's event loop. A request
-    has at most ``rows_max`` events."""
+    has at most ``rows_max`` events. ``logs`` says of each stream with a log of its own where that
+    is, since producers send the events there."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate, self.rows_max = gate, gate.rows_max
+    def __init__(self, gate: Gate, logs: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._gate, self.rows_max, self._logs = gate, gate.rows_max, logs
         self.threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._decoders = {
             stream: BatchingDecoder(gate.decoder(stream), self.threads) for stream in gate.streams
@@ -71,8 +74,11 @@ class Intake:
         }
 
     def require_stream(self, stream: str) -> None:
-        """Raise UnknownStream unless the application has a stream of this name."""
+        """Raise UnknownStream unless the application has a stream of this name, whose events the
+        journal takes."""
         self._gate.decoder(stream)
+        if where := self._logs.get(stream):
+            raise UnknownStream(f"stream {stream} takes no events here; send them to {where}")
 
     def require_open(self) -> None:
         """Check that the gate accepts events, before a body is read. Raises NotActive,

@@ -36,12 +36,16 @@ class SourceOffset:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A batch of ``source`` with the rows after offset ``after`` and up to ``offset``."""
+    """A batch of ``source`` with the rows after offset ``after`` and up to ``offset``.
+
+    ``kept`` counts further events of the batch that stay in a log outside the journal.
+    """
 
     source: str
     after: str | None
     offset: str
     rejected: int = 0
+    kept: int = 0
 
     @property
     def size(self) -> int:

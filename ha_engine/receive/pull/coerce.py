@@ -25,7 +25,8 @@ def coerced(read: Any, rows_max: int) -> SourceBatch | None:
     if len(rows) > rows_max:
         raise ValueError(f"the plug-in returned {len(rows)} rows, the limit is {rows_max}")
     letters = tuple(map(_letter, read.dead_letters))
-    return SourceBatch(read.offset, rows, letters, read.place, _backlog(read.backlog))
+    backlog, kept = _backlog(read.backlog), int(read.kept)
+    return SourceBatch(read.offset, rows, letters, read.place, backlog, kept)
 
 
 def _rows(rows: Any) -> Rows:

@@ -100,7 +100,7 @@ class Puller:
     """Reads one source.
 
     ``make`` creates the plug-in's instance, and may raise any exception. ``messages`` decodes the
-    messages of a source whose class has attributes.
+    messages of a source whose class has attributes. ``rows_max`` limits the events of a record.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class Puller:
         dead_letters: SourceDeadLetters,
         timing: Timing | None = None,
         messages: MessageDecoder | None = None,
+        rows_max: int | None = None,
     ) -> None:
         self.stream, self.source, self._kind = stream, source, kind
         self._make, self._intake, self._dead_letters = make, intake, dead_letters
@@ -121,7 +122,7 @@ class Puller:
         self._calls = Calls(whose, self._late, self._timing.late_after)
         self._whose = whose
         self._plugin: SourcePlugin | None = None
-        self._most = min(ROWS_MAX, intake.rows_max)
+        self._most = rows_max or min(ROWS_MAX, intake.rows_max)
         self._is_open, self._rows_max = False, self._most
         self._state, self._error, self._since = SourceState.STOPPED, "", time.time()
         # The offset up to which the source has read, from which the journal's offset may differ
@@ -189,7 +190,8 @@ class Puller:
     def _says_nothing(self, batch: SourceBatch) -> bool:
         """Whether ``batch`` has nothing new, so that its record would only use space on every
         disk."""
-        return not batch.rows and not batch.dead_letters and batch.offset == self._after
+        is_empty = not batch.rows and not batch.dead_letters
+        return is_empty and batch.offset == self._after
 
     async def _open(self) -> None:
         if self._plugin is None:
@@ -234,7 +236,7 @@ class Puller:
         letters = [*batch.dead_letters, *validated.dead_letters]
         if letters:
             await self._put_aside(self._known.batches + 1, letters)
-        pull = Pull(self.source, self._after, batch.offset, len(letters))
+        pull = Pull(self.source, self._after, batch.offset, len(letters), batch.kept)
         try:
             await self._submit(DecodedRequest(self.stream, validated.events, None, pull))
             self._after = batch.offset

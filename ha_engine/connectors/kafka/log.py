@@ -1,0 +1,220 @@
+"""A topic that is the log of a stream: its events stay in Kafka, and Spark's executors read them.
+
+``KafkaLog`` reads no events. It asks the brokers where each partition ends, and returns these
+offsets as the offset of a batch, with the number of events before them. The journal keeps them, so
+every node runs the same batches.
+
+A partition ends at its last stable offset, so a batch has no record of an open transaction. The
+first batch has the offsets where the log begins, and no events.
+
+What the source kind ``kafka`` refuses, a log refuses too: a topic that was created again, records
+that are gone, and a partition that ends before the journal's offset.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, model_validator
+
+from ha_engine.connectors.kafka.cluster import Cluster, Topic
+from ha_engine.connectors.kafka.errors import SOURCE
+from ha_engine.connectors.kafka.offsets import UNKNOWN, Positions
+from ha_engine.connectors.kafka.options import ClusterOptions
+from ha_engine.connectors.streams import parsed_position
+from ha_engine.errors import SourceRefused, SourceUnavailable
+from ha_engine.plugins import Backlog, SourceBatch, SourcePlace
+
+LOOK_SECONDS = 0.05
+"""The pause between two questions about the ends of an idle topic."""
+
+
+class KafkaLogOptions(ClusterOptions):
+    """The options of a stream's log, besides those of the connection.
+
+    Spark's reader is another client than librdkafka, so ``client`` has no settings for both.
+    """
+
+    @model_validator(mode="after")
+    def _is_for_both_clients(self) -> KafkaLogOptions:
+        if self.client:
+            raise ValueError("a log has no settings of librdkafka; remove client")
+        if self.sasl is not None and self.sasl.password is None:
+            raise ValueError(f"a log has no credentials of {self.sasl.mechanism}; use SCRAM")
+        return self
+
+
+class KafkaLog:
+    """Implements ``plugins.SourcePlugin``."""
+
+    Options: ClassVar[type[BaseModel]] = KafkaLogOptions
+    guarantee: ClassVar[str] = (
+        "exactly once: the journal has the end of each partition, and only committed records count"
+    )
+
+    def __init__(self, options: KafkaLogOptions, place: SourcePlace) -> None:
+        self._options, self._place = options, place
+        self._cluster: Cluster | None = None
+        self._positions = Positions(options.topic, ("", ""))
+        self._is_begun = False
+
+    def open(self, offset: str | None) -> None:
+        self._cluster = cluster = Cluster(self._options, SOURCE)
+        topic = cluster.topic(self._options.topic)
+        self._is_begun = offset is not None
+        if offset is None:
+            self._positions = self._beginning(cluster, topic)
+            return
+        self._positions = parsed_position(
+            Positions.parse, offset, self._options.topic, self._place.source
+        )
+        self._require_same(topic)
+        first = cluster.first(topic.name, sorted(topic.led))
+        for number, at in enumerate(self._positions.next):
+            # Queries may still need older records; their tasks say so if these are gone.
+            if at < first.get(number, 0):
+                raise self._lost(number, f"the records before offset {first[number]} were deleted")
+
+    def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
+        if not self._is_begun:
+            self._is_begun = True
+            return SourceBatch(self._positions.text)
+        until = time.monotonic() + seconds
+        while (batch := self._grown(rows_max)) is None and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
+        return batch
+
+    def close(self) -> None:
+        self._cluster = None
+
+    def check(self) -> None:
+        """Ask for the topic."""
+        Cluster(self._options, SOURCE).topic(self._options.topic)
+
+    def _beginning(self, cluster: Cluster, topic: Topic) -> Positions:
+        numbers = range(topic.partitions)
+        if missing := sorted(set(numbers) - topic.led):
+            raise SourceUnavailable(
+                f"partition {missing[0]} of {self._options.where} has no leader, so its first "
+                "offset is unknown"
+            )
+        first = cluster.first(topic.name, numbers)
+        offsets = [first[number] for number in numbers]
+        return Positions(topic.name, topic.identity, offsets, [UNKNOWN] * len(offsets))
+
+    def _grown(self, rows_max: int) -> SourceBatch | None:
+        """The next batch of at most ``rows_max`` events, or None if no partition grew.
+
+        The topic is described after its ends are known: ids are never used again, so the ends are
+        of this topic if the id is still the same.
+        """
+        if self._cluster is None:
+            raise SourceUnavailable(f"{self._options.where} is not open")
+        before = self._positions
+        known = range(len(before.next))
+        ends = self._cluster.last(self._options.topic, known, committed=True)
+        topic = self._cluster.topic(self._options.topic)
+        self._require_same(topic)
+        for number in known:
+            if ends[number] < before.next[number]:
+                raise self._lost(number, f"it ends at offset {ends[number]}: its log was truncated")
+        after = _between(before.next, [ends[number] for number in known], rows_max)
+        kept = sum(after) - sum(before.next)
+        if not kept and topic.partitions == len(before.next):
+            return None
+        self._positions = Positions(before.topic, topic.identity, after, [UNKNOWN] * len(after))
+        self._positions.add(topic.partitions)
+        left = sum(ends.values()) - sum(after)
+        return SourceBatch(self._positions.text, backlog=Backlog(events=left), kept=kept)
+
+    def _require_same(self, topic: Topic) -> None:
+        _require_same(self._positions, topic, self._options)
+
+    def _lost(self, partition: int, reason: str) -> SourceRefused:
+        place = f"{self._options.where}, partition {partition}"
+        at = self._positions.next[partition]
+        return SourceRefused(f"{place}, offset {at}: {reason}; give the stream a new name")
+
+
+class TopicIdentity:
+    """Whether the topic is still the one that the journal's offsets are of.
+
+    Kafka tells no reader that a topic was deleted and created again. An id is never used again. So
+    a batch that was read, if the topic then has the id of the journal's offset, is of that topic.
+    """
+
+    def __init__(self, options: KafkaLogOptions) -> None:
+        self._options = options
+        self._cluster: Cluster | None = None
+
+    def require(self, offset: str) -> None:
+        """Ask a broker. Raises SourceRefused if it is another topic, SourceUnavailable."""
+        if self._cluster is None:
+            self._cluster = Cluster(self._options, SOURCE)
+        topic = self._cluster.topic(self._options.topic)
+        _require_same(Positions.parse(offset), topic, self._options)
+
+
+def _require_same(known: Positions, topic: Topic, options: KafkaLogOptions) -> None:
+    kind, identity = known.identity
+    if (kind, identity) != topic.identity:
+        raise SourceRefused(
+            f"the journal's offset is of topic {known.topic} with {kind} {identity}, and "
+            f"{options.where} has {topic.identity[0]} {topic.identity[1]}: it was deleted and "
+            "created again, or belongs to another cluster; give the stream a new name to begin "
+            "with this topic"
+        )
+
+
+def _between(start: list[int], end: list[int], rows_max: int) -> list[int]:
+    """Move from ``start`` towards ``end`` by at most ``rows_max``, divided by what each lacks."""
+    lacking = sum(end) - sum(start)
+    if lacking <= rows_max:
+        return end
+    moved = [low + (high - low) * rows_max // lacking for low, high in zip(start, end, strict=True)]
+    if moved == start:
+        first = next(number for number, low in enumerate(start) if low < end[number])
+        moved[first] += 1
+    return moved
+
+
+def ends_of(offset: str) -> str:
+    """The offsets of Spark's Kafka source, as JSON, at the journal's offset ``offset``."""
+    positions = Positions.parse(offset)
+    return json.dumps({positions.topic: {str(n): at for n, at in enumerate(positions.next)}})
+
+
+def spark_options(options: Any) -> dict[str, str]:
+    """The options of Spark's Kafka source for ``options``, a KafkaLogOptions, without offsets.
+
+    Files of TLS are read here, so that executors need none. Raises OSError.
+    """
+    found = {"subscribe": options.topic, "kafka.bootstrap.servers": ",".join(options.brokers)}
+    tls, sasl = options.tls, options.sasl
+    protocol = ("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT")
+    found["kafka.security.protocol"] = protocol
+    if tls is not None:
+        if tls.ca_file is not None:
+            found["kafka.ssl.truststore.type"] = "PEM"
+            found["kafka.ssl.truststore.certificates"] = tls.ca_file.read_text()
+        if tls.certificate_file is not None and tls.key_file is not None:
+            found["kafka.ssl.keystore.type"] = "PEM"
+            found["kafka.ssl.keystore.certificate.chain"] = tls.certificate_file.read_text()
+            found["kafka.ssl.keystore.key"] = tls.key_file.read_text()
+        if tls.key_password is not None:
+            found["kafka.ssl.key.password"] = tls.key_password.get_secret_value()
+    if sasl is not None:
+        kind = "plain.Plain" if sasl.mechanism == "PLAIN" else "scram.Scram"
+        found["kafka.sasl.mechanism"] = sasl.mechanism
+        found["kafka.sasl.jaas.config"] = (
+            f"org.apache.kafka.common.security.{kind}LoginModule required "
+            f"username={_quoted(sasl.user)} password={_quoted(sasl.password.get_secret_value())};"
+        )
+    return found
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

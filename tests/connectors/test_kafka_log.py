@@ -1,0 +1,185 @@
+"""A topic as the log of a stream: where its partitions end, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
+from pydantic import ValidationError
+
+from ha_engine.connectors.kafka.log import (
+    KafkaLog,
+    KafkaLogOptions,
+    TopicIdentity,
+    ends_of,
+    spark_options,
+)
+from ha_engine.errors import SourceRefused
+from ha_engine.plugins import SourceBatch, SourcePlace
+from tests.connectors.kafka_broker import KafkaCluster, admin, create, kafka, new_topic
+from tests.connectors.kafka_jars import needs_kafka
+from tests.connectors.test_kafka_source import Writer, numbers, trusting
+from tests.waiting import wait_until
+
+pytestmark = [needs_kafka(), pytest.mark.slow]
+MANY = 1_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[KafkaCluster]:
+    with kafka() as running:
+        yield running
+
+
+@pytest.fixture
+def brokers(cluster: KafkaCluster) -> list[str]:
+    return cluster.brokers
+
+
+def options(brokers: list[str], topic: str, **more: Any) -> KafkaLogOptions:
+    return KafkaLogOptions.model_validate(
+        {"brokers": brokers, "topic": topic, "timeout": "60s"} | more
+    )
+
+
+def opened(brokers: list[str], topic: str, offset: str | None = None) -> KafkaLog:
+    place = SourcePlace("group", "stream", "log", pa.schema([]))
+    log = KafkaLog(options(brokers, topic), place)
+    log.open(offset)
+    return log
+
+
+def grown(log: KafkaLog, rows_max: int = MANY) -> SourceBatch:
+    """Read until the topic has grown."""
+    found = list[SourceBatch]()
+
+    def reads() -> bool:
+        batch = log.read(rows_max, 0.2)
+        found.extend([batch] if batch else [])
+        return bool(found)
+
+    wait_until(reads, within=60)
+    return found[0]
+
+
+def ends(offset: str) -> list[int]:
+    (of_topic,) = json.loads(ends_of(offset)).values()
+    return list(of_topic.values())
+
+
+def delete_before(brokers: list[str], place: TopicPartition) -> None:
+    client = admin(brokers)
+    for deleted in client.delete_records([place]).values():
+        deleted.result()
+
+
+def test_log_begins_at_the_first_record_and_counts_what_comes(brokers: list[str]) -> None:
+    topic = new_topic(brokers, partitions=2)
+    Writer(brokers, topic).put(numbers(0, 10))
+    delete_before(brokers, TopicPartition(topic, 0, 4))
+    log = opened(brokers, topic)
+    begin = grown(log)
+    assert (begin.kept, ends(begin.offset)) == (0, [4, 0])
+    first = grown(log)
+    assert (first.kept, ends(first.offset)) == (6, [10, 0])
+    assert log.read(MANY, 0.2) is None
+    Writer(brokers, topic).put(numbers(10, 3), partition=1)
+    again = opened(brokers, topic, first.offset)  # on the next active
+    second = grown(again)
+    assert (second.kept, ends(second.offset)) == (3, [10, 3])
+
+
+def test_batch_has_at_most_so_many_events_of_all_partitions(brokers: list[str]) -> None:
+    topic = new_topic(brokers, partitions=2)
+    Writer(brokers, topic).put(numbers(0, 30))
+    Writer(brokers, topic).put(numbers(0, 10), partition=1)
+    log = opened(brokers, topic)
+    grown(log)
+    first = grown(log, 8)
+    assert ends(first.offset) == [6, 2]
+    assert first.backlog is not None
+    assert first.backlog.events == 32
+    total = first.kept
+    while total < 40:
+        batch = grown(log, 7)
+        assert 0 < batch.kept <= 7
+        total += batch.kept
+    assert total == 40
+
+
+def test_records_of_an_open_transaction_are_not_in_a_batch(brokers: list[str]) -> None:
+    topic = new_topic(brokers)
+    Writer(brokers, topic).put(numbers(0, 2))
+    writer = Writer(brokers, topic, transactional_id=uuid.uuid4().hex)
+    writer.producer.begin_transaction()
+    writer.put(numbers(2, 3))
+    log = opened(brokers, topic)
+    grown(log)
+    assert ends(grown(log).offset) == [2]
+    assert log.read(MANY, 0.2) is None
+    writer.producer.commit_transaction(60)
+    assert ends(grown(log).offset) == [6]  # with the marker of the transaction
+
+
+def test_new_partition_is_in_the_next_batch(brokers: list[str]) -> None:
+    topic = new_topic(brokers)
+    log = opened(brokers, topic)
+    grown(log)
+    client = admin(brokers)
+    client.create_partitions([NewPartitions(topic, 3)])[topic].result()
+    batch = grown(log)
+    assert (batch.kept, ends(batch.offset)) == (0, [0, 0, 0])
+
+
+def test_deleted_records_and_another_topic_are_refused(brokers: list[str]) -> None:
+    topic = new_topic(brokers)
+    Writer(brokers, topic).put(numbers(0, 5))
+    log = opened(brokers, topic)
+    grown(log)
+    offset = log.read(2, 0.2)
+    assert offset is not None
+    delete_before(brokers, TopicPartition(topic, 0, 4))
+    with pytest.raises(SourceRefused, match=r"offset 2: the records before offset 4 were deleted"):
+        opened(brokers, topic, offset.offset)
+    identity = TopicIdentity(options(brokers, topic))
+    identity.require(offset.offset)
+    client = admin(brokers)
+    client.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in client.list_topics(timeout=60).topics, within=60)
+    create(brokers, topic)
+    Writer(brokers, topic).put(numbers(0, 50))
+    with pytest.raises(SourceRefused, match="it was deleted and created again"):
+        identity.require(offset.offset)
+    with pytest.raises(SourceRefused, match="it was deleted and created again"):
+        log.read(MANY, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"client": {"fetch.max.bytes": 5}}, "remove client"),
+        ({"sasl": {"mechanism": "GSSAPI"}}, "use SCRAM"),
+    ],
+)
+def test_options_that_only_one_of_the_two_clients_has_are_refused(
+    more: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        options(["b:1"], "t", **more)
+
+
+def test_java_gets_the_same_credentials(cluster: KafkaCluster) -> None:
+    sasl = {"mechanism": "SCRAM-SHA-512", "user": 'a"b', "password": "c\\d"}
+    found = spark_options(options(["b:1", "c:2"], "t", tls=trusting(cluster), sasl=sasl))
+    assert found["kafka.bootstrap.servers"] == "b:1,c:2"
+    assert found["kafka.security.protocol"] == "SASL_SSL"
+    assert found["kafka.ssl.truststore.certificates"].startswith("-----BEGIN CERTIFICATE")
+    assert found["kafka.sasl.jaas.config"].endswith(
+        'ScramLoginModule required username="a\\"b" password="c\\\\d";'
+    )

@@ -45,7 +45,7 @@ def main() -> int:
         try:
             config, application = read_files(arguments.config)
             earlier = check_place(config)
-            supervisor.send("settings", supervisor_settings(config))
+            supervisor.send("settings", supervisor_settings(config, application))
             config = _with_database(config, supervisor, leaving)
         except Exception as error:
             return _complain(error, arguments.debug)

@@ -9,12 +9,14 @@ import structlog
 
 from ha_engine.api.prometheus import NodeMetrics
 from ha_engine.api.status import Progress, StartStep
+from ha_engine.connectors.kafka.log import ends_of
 from ha_engine.core import Core, QueryState
 from ha_engine.core import inputs as on
 from ha_engine.core.queries import ON_CHANGE_MISSING
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.driver import Driver
+from ha_engine.receive.log_history import LogHistory
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import Hello, Report
 from ha_engine.types import Extent, Position, Role
@@ -61,6 +63,7 @@ class LocalAnswers:
 
     core: Core
     journal: Journal
+    logs: LogHistory
 
     @property
     def group_id(self) -> str | None:
@@ -83,6 +86,11 @@ class LocalAnswers:
 
     def lacks_records_from(self, first: int) -> bool:
         return first < self.journal.first
+
+    def log_ends(self, stream: str, sequence: int) -> str | None:
+        self.logs.forget_before(self.journal.first)
+        offset = self.logs.at(stream, sequence)
+        return None if offset is None else ends_of(offset)
 
     def locate(self, first: int, last: int) -> list[Extent]:
         return self.journal.locate(first, last)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ha_engine.errors import EngineError, SourceRefused, SourceUnavailable
 from ha_engine.node.connectors import (
+    log_of,
     message_decoder,
     message_encoder,
     plugin_options,
@@ -62,6 +63,9 @@ def check_connections(application: StreamApplication, group: str) -> Iterator[Co
         for source in stream.sources:
             make = partial(_source_of, application, group, stream, source)
             yield _checked("source", f"{stream.name}/{source.name}", source.type, make)
+        if stream.log is not None:
+            made = log_of(group, stream, stream.log, application.directory)
+            yield _checked("log", stream.name, stream.log.type, made)
     for query in application.queries.values():
         for sink in query.sinks:
             if isinstance(sink, PluginSinkSpec):

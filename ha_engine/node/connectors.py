@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from ha_engine.config import Config
 from ha_engine.config.load import dereferenced
+from ha_engine.connectors.kafka.log import KafkaLog, KafkaLogOptions
 from ha_engine.errors import ApplicationError, ConfigError
 from ha_engine.formats.csv_rows import CsvColumn
 from ha_engine.formats.message_writers import open_writer
@@ -137,7 +138,7 @@ def receivers_of(
     pullers = [
         _puller(config, stream, spec, application.directory, intake)
         for stream in application.streams.values()
-        for spec in stream.sources
+        for spec in stream.pulled
     ]
     return Receivers(gate, pullers)
 
@@ -146,9 +147,27 @@ def _puller(
     config: Config, stream: StreamSpec, spec: SourceSpec, base: Path, intake: Intake
 ) -> Puller:
     letters = SourceDeadLetters(config.node.data_dir, stream.name, spec.name)
+    if spec is stream.log:
+        rows_max = config.query.max_events_per_batch
+        log = log_of(config.group, stream, spec, base)
+        return Puller(stream.name, spec.name, spec.type, log, intake, letters, rows_max=rows_max)
     make = source_maker(config.group, stream, spec, base)
     messages = message_decoder(stream, spec, base, intake.rows_max)
     return Puller(stream.name, spec.name, spec.type, make, intake, letters, messages=messages)
+
+
+def log_of(group: str, stream: StreamSpec, spec: SourceSpec, base: Path) -> Callable[[], KafkaLog]:
+    """Return a function that makes the log of a stream. Raises ConfigError."""
+    options = log_options(stream, spec, base)
+    place = SourcePlace(group, stream.name, spec.name, stream.arrow_schema)
+    return lambda: KafkaLog(options, place)
+
+
+def log_options(stream: StreamSpec, spec: SourceSpec, base: Path) -> KafkaLogOptions:
+    """The options of the log of a stream, with references resolved. Raises ConfigError."""
+    options = options_of(f"stream {stream.name}: log", KafkaLog.Options, spec.options, base)
+    assert isinstance(options, KafkaLogOptions)
+    return options
 
 
 def source_maker(

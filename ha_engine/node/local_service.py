@@ -19,7 +19,14 @@ import structlog
 from ha_engine import __version__
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.errors import DiskFailed, EngineError, SinkRefused, SinkUnavailable
+from ha_engine.errors import (
+    DiskFailed,
+    EngineError,
+    SinkRefused,
+    SinkUnavailable,
+    SourceRefused,
+    SourceUnavailable,
+)
 from ha_engine.outbox import Admission, Outbox
 from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.system.runtime_dir import make_runtime_dir
@@ -39,6 +46,7 @@ SLICE_SECONDS = 4.0
 process has a deadline of 10 s (CALL_SECONDS of query/link.py)."""
 
 SOCKET_LOOK_SECONDS = 5.0
+LOG_BEGINS_SECONDS = 0.2
 
 VERDICTS = {
     Admission.ADMITTED: pb.AdmitBatchReply.ADMITTED,
@@ -64,6 +72,7 @@ class Answers(Protocol):
     def lacks_mark_after(self, query: str, number: int) -> bool: ...
     def lacks_records_from(self, first: int) -> bool: ...
     def locate(self, first: int, last: int) -> list[Extent]: ...
+    def log_ends(self, stream: str, sequence: int) -> str | None: ...
 
 
 class PreparedSink(Protocol):
@@ -84,6 +93,8 @@ class LocalService(rpc.LocalServicer):
 
     ``endpoints`` says where tasks on other hosts read a range of the journal that ends at the given
     sequence, or None with a local master.
+    If streams have logs of their own, ``check_logs`` raises SourceRefused if those that a query
+    reads are others than before, or SourceUnavailable; it blocks.
     ``on_stuck`` is called when the disk of the outbox has not answered for ``stuck_after`` seconds.
     """
 
@@ -98,10 +109,11 @@ class LocalService(rpc.LocalServicer):
         on_stuck: Callable[[], None] = lambda: None,
         stuck_after: float = STUCK_SECONDS,
         endpoints: Callable[[int], Endpoints | None] = lambda last: None,
+        check_logs: Callable[[str], None] | None = None,
     ) -> None:
         self._steps, self._answers, self._outbox = steps, answers, outbox
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
-        self._endpoints = endpoints
+        self._endpoints, self._check_logs = endpoints, check_logs
         # By query and lineage: a query that Spark has not stopped yet may wait beside the new one.
         self._waiting: dict[tuple[str, str], asyncio.Future[Mark]] = {}
         self._to_query: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
@@ -191,12 +203,41 @@ class LocalService(rpc.LocalServicer):
             return pb.LocateReply(extents=extents)
         return pb.LocateReply(extents=extents, endpoints=_to_message(endpoints))
 
+    async def LogEnds(  # noqa: N802
+        self, request: pb.LogEndsRequest, context: Context
+    ) -> pb.LogEndsReply:
+        await self._known(request.incarnation, context)
+        ends = self._answers.log_ends(request.stream, request.sequence)
+        if ends is None:
+            # The active writes the first record of a log as soon as it has asked the brokers.
+            await asyncio.sleep(LOG_BEGINS_SECONDS)
+            return pb.LogEndsReply(pending=True)
+        return pb.LogEndsReply(ends=ends)
+
+    async def Skipped(  # noqa: N802
+        self, request: pb.SkippedRequest, context: Context
+    ) -> pb.SkippedReply:
+        await self._known(request.incarnation, context)
+        return pb.SkippedReply(skipped=self._answers.skipped(request.query, request.number))
+
     async def AdmitBatch(  # noqa: N802
         self, request: pb.AdmitBatchRequest, context: Context
     ) -> pb.AdmitBatchReply:
         await self._known(request.incarnation, context)
+        await self._require_same_logs(request.query, context)
         verdict = await asyncio.shield(self._admission(request))
         return pb.AdmitBatchReply(verdict=VERDICTS[verdict])
+
+    async def _require_same_logs(self, query: str, context: Context) -> None:
+        if self._check_logs is None:
+            return
+        try:
+            await asyncio.to_thread(self._check_logs, query)
+        except SourceUnavailable as error:
+            # The query process asks again, until the log answers.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except SourceRefused as error:
+            await context.abort(grpc.StatusCode.ABORTED, str(error))
 
     def _admission(self, request: pb.AdmitBatchRequest) -> asyncio.Task[Admission]:
         """Start the admission of a batch as a separate task, which the death of the caller does not

@@ -54,6 +54,7 @@ from ha_engine.node.local_service import LocalServer, LocalService
 from ha_engine.node.ports import Ports
 from ha_engine.node.routes import web_application
 from ha_engine.node.storage import NodeStorage, give_up, replay
+from ha_engine.node.stream_logs import StreamLogs
 from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
 from ha_engine.outbox import Outbox
 from ha_engine.publish import Publisher, Sink
@@ -119,13 +120,14 @@ class Node:
         replay(self.data.base, self.journal, self.outbox, self.core, self.gate)
         self.sinks = sinks_of(config, self.application)
         self.publisher = self._stopped_publisher()
-        self.answers = LocalAnswers(self.core, self.journal)
+        self.logs = StreamLogs.of(self.application, self.gate.logs)
+        self.answers = LocalAnswers(self.core, self.journal, self.gate.logs)
         self.local = self._local_service()
         self.ranges = range_server_of(config, self.answers, counters)
         self.lease_store = lease_store_of(config)
         parts = self.core, self.journal, self.writer, self.outbox, self.data.base
         self.snapshots = snapshot_service_of(config, self.application, *parts)
-        self.intake = Intake(self.gate)
+        self.intake = Intake(self.gate, self.logs.places)
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
         connections = connection_limits(config)
         self.closed = Counter[str]()
@@ -164,6 +166,7 @@ class Node:
             self.observer,
             give_up,
             endpoints=self._endpoints,
+            check_logs=self.logs.require_same if self.logs.places else None,
         )
 
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:

@@ -34,9 +34,16 @@ def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
     """
     check_java()
     config = load_config(path, os.environ)
-    if config.execution.on_cluster:
+    application = load_application(config.application)
+    if needs_jar(config, application):
         cluster_jar()
-    return config, load_application(config.application)
+    return config, application
+
+
+def needs_jar(config: Config, application: StreamApplication) -> bool:
+    """Whether Spark needs the engine's classes for the JVM."""
+    has_log = any(stream.log is not None for stream in application.streams.values())
+    return config.execution.on_cluster or has_log
 
 
 def check_place(config: Config) -> str | None:
@@ -53,12 +60,12 @@ def check_place(config: Config) -> str | None:
     return earlier
 
 
-def supervisor_settings(config: Config) -> dict[str, Any]:
+def supervisor_settings(config: Config, application: StreamApplication) -> dict[str, Any]:
     """The fields of ``supervisor.Settings``."""
     return {
         "node": config.node.id,
         "data_dir": str(config.node.data_dir.resolve()),
-        "query": _query_command(config),
+        "query": _query_command(config, needs_jar(config, application)),
         "query_environment": _query_environment(config),
         "start_timeout": config.query.start_timeout,
         "log": config.log.model_dump(),
@@ -66,12 +73,13 @@ def supervisor_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def _query_command(config: Config) -> list[str]:
+def _query_command(config: Config, needs_jar: bool) -> list[str]:
     data_dir = config.node.data_dir
     settings = {
         "query": config.query.model_dump(),
         "execution": config.execution.model_dump(include={"master", "executors"}),
         "driver_hosts": _driver_hosts(config),
+        "needs_jar": needs_jar,
         "log": {"node": config.node.id, **config.log.model_dump()},
         "checkpoint_dir": str(config.checkpoint_dir),
         "scratch_dir": str(_scratch(config)),

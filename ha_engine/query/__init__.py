@@ -15,6 +15,8 @@
 ``marks`` requests the node's marks for the data source.
 ``range_endpoints`` has the addresses of the nodes from which workers on other hosts read.
 ``range_reader`` reads a range of the journal from these nodes.
+``kafka_marks`` answers Spark's Kafka source, which runs in the JVM, like ``marks``.
+``kafka_stream`` makes the frame of a stream whose events stay in Kafka.
 ``record_rows`` converts the rows of records to the form that Spark reads.
 ``offsets`` finds the mark of a Spark batch, and whether all sources of the batch agree on it.
 ``outbox_writer`` writes a batch to the outbox and asks the node process to admit it.

@@ -79,7 +79,10 @@ class SourceSpec:
 class StreamSpec:
     """An input stream. ``columns`` are the columns that producers send, without the system columns.
 
-    The stream's digest leaves out ``sources``, because a query's state does not depend on them.
+    ``log`` is the topic in which the stream's events stay, or None if they are in the journal.
+
+    The stream's digest leaves out ``sources``, because a query's state does not depend on them. It
+    has the topic of ``log``, because Spark cannot continue a checkpoint of another kind of source.
     """
 
     name: str
@@ -87,6 +90,12 @@ class StreamSpec:
     watermark: Watermark | None = None
     system_columns: tuple[str, ...] = ()
     sources: tuple[SourceSpec, ...] = ()
+    log: SourceSpec | None = None
+
+    @property
+    def pulled(self) -> tuple[SourceSpec, ...]:
+        """The sources, and the log, which the active reads like a source."""
+        return self.sources if self.log is None else (*self.sources, self.log)
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -101,7 +110,8 @@ class StreamSpec:
 
     @property
     def digest(self) -> str:
-        return _digest(self.spark_schema, _mark_text(self.watermark))
+        log = [] if self.log is None else [self.log.type, str(self.log.options["topic"])]
+        return _digest(self.spark_schema, _mark_text(self.watermark), *log)
 
 
 def _mark_text(watermark: Watermark | None) -> str:
@@ -256,7 +266,7 @@ class StreamApplication:
             f"{q.name} {q.digest} {q.deterministic} " + " ".join(s.digest for s in q.sinks)
             for q in self.queries.values()
         ]
-        pulled = [f"{s.name} {one.digest}" for s in self.streams.values() for one in s.sources]
+        pulled = [f"{s.name} {one.digest}" for s in self.streams.values() for one in s.pulled]
         return _digest(self.name, *sorted(streams), *sorted(queries), *sorted(pulled))
 
 

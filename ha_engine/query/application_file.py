@@ -32,7 +32,7 @@ from ha_engine.query.application import (
 )
 from ha_engine.query.columns import Column, parse_column
 from ha_engine.query.file_words import Name, Section, found, keys_of, nearest, sentence
-from ha_engine.query.plugin_sections import PluginSection, sources_of
+from ha_engine.query.plugin_sections import LogSection, PluginSection, log_of, sources_of
 from ha_engine.query.sink_sections import sinks_of
 from ha_engine.query.sql_words import names_in, watermarked_in
 
@@ -59,6 +59,7 @@ class _Stream(Section):
     watermark: _Watermark | None = None
     system_columns: list[Literal["_received_at", "_event_id"]] = Field(default_factory=list)
     sources: list[PluginSection] = Field(default_factory=list)
+    log: LogSection | None = None
 
 
 class _Query(Section):
@@ -127,7 +128,12 @@ def _stream(name: str, raw: _Stream, path: Path) -> StreamSpec:
     watermark = _watermark(name, raw.watermark, columns, raw.system_columns)
     names = [column.name for column in columns]
     sources = sources_of(f"streams.{name}", raw.sources, names, path.resolve().parent)
-    return StreamSpec(name, columns, watermark, tuple(raw.system_columns), sources)
+    log = log_of(f"streams.{name}", raw.log) if raw.log else None
+    if log and sources:
+        raise ApplicationError(
+            f"streams.{name}: a stream with a log of its own has no sources; remove one of the two"
+        )
+    return StreamSpec(name, columns, watermark, tuple(raw.system_columns), sources, log)
 
 
 def _column(stream: str, name: str, text: str) -> Column:

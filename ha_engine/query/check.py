@@ -111,7 +111,7 @@ def check_application(
     sources = tuple(
         SourceReport(stream.name, one.name, one.type, one.guarantee)
         for stream in application.streams.values()
-        for one in stream.sources
+        for one in stream.pulled
     )
     return ApplicationReport(application.name, application.digest, tuple(queries), sources)
 

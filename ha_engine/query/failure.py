@@ -54,6 +54,7 @@ _DAMAGED_CHECKPOINT = re.compile(
     r"ChecksumException: |\[CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
 )
 _TOO_OLD_CHECKPOINT = re.compile(r"ha_engine\.errors\.CheckpointTooOld: ")
+_TOO_OLD_FOR_KAFKA = re.compile(rf"IllegalStateException: {_TOO_OLD_CHECKPOINT.pattern}")
 _SOCKET_TIMEOUT = re.compile(r"(?:pyspark\.[\w.]+: )?\[CANNOT_OPEN_SOCKET\].*timed out", re.DOTALL)
 _WORKER_DEATH = re.compile(r"SparkException: Python worker exited unexpectedly(?!.*Fatal Python)")
 _JVM_FRAME = re.compile(r"\n\s*at [\w$.]+\(")
@@ -102,6 +103,7 @@ def is_useless_checkpoint(error: BaseException) -> bool:
     wrote, or because the checkpoint is too old."""
     return any(
         _DAMAGED_CHECKPOINT.match(text)
+        or _TOO_OLD_FOR_KAFKA.match(text)
         or (_TRACEBACK in text and _TOO_OLD_CHECKPOINT.match(_python_error(text)))
         for text in islice(_jvm_messages(error), CAUSES_MAX)
     )

@@ -46,9 +46,7 @@ class Marks:
         while (reply := self._link.call(self._link.stub.AwaitMark, request)).pending:
             pass
         if reply.trimmed:
-            raise CheckpointTooOld(
-                f"the checkpoint ends at batch {number}, and the journal has trimmed the next mark"
-            )
+            raise too_old(number)
         return Mark(self._query, reply.number, reply.sequence)
 
     def located(self, number: int, first: int, last: int) -> Located:
@@ -71,6 +69,13 @@ class Marks:
         found = () if reply.skipped else reply.extents
         extents = tuple(Extent(one.path, one.offset, one.length) for one in found)
         return Located(extents, _endpoints_of(reply))
+
+
+def too_old(number: int) -> CheckpointTooOld:
+    """The error of a checkpoint that ends at mark ``number``."""
+    return CheckpointTooOld(
+        f"the checkpoint ends at batch {number}, and the journal has trimmed the next mark"
+    )
 
 
 def _endpoints_of(reply: pb.LocateReply) -> Endpoints | None:

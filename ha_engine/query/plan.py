@@ -31,11 +31,14 @@ from ha_engine.query.determinism import (
     refuse_unsupported,
 )
 from ha_engine.query.failure import one_line
+from ha_engine.query.kafka_stream import kafka_frame
 from ha_engine.query.source import FORMAT
 from ha_engine.query.source_reader import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from ha_engine.query.kafka_marks import KafkaMarks
 
 Options = Callable[[StreamSpec], SourceOptions]
 """The options of a stream's source, which a node and ``app check`` set differently."""
@@ -51,14 +54,22 @@ class PlannedQuery:
 
 
 def plan_query(
-    spark: SparkSession, application: StreamApplication, spec: QuerySpec, options: Options
+    spark: SparkSession,
+    application: StreamApplication,
+    spec: QuerySpec,
+    options: Options,
+    logs: KafkaMarks | None = None,
 ) -> PlannedQuery:
     """Plan and check one query.
+
+    ``logs`` answers Spark's Kafka source. Without ``logs``, all streams are planned as if their
+    events were in the journal, since a plan does not depend on where they are.
 
     Raises ApplicationError (bad SQL, unsupported mode, ...) or NonDeterministicQuery.
     """
     streams = {
-        name: _stream_frame(spark, application.streams[name], options) for name in spec.streams
+        name: _stream_frame(spark, application, application.streams[name], options, logs)
+        for name in spec.streams
     }
     frame = _frame(spark, spec, streams)
     _refuse_two_watermarks(spec.name, frame)
@@ -68,9 +79,20 @@ def plan_query(
     return PlannedQuery(spec, frame, _arrow_schema(spec.name, frame))
 
 
-def _stream_frame(spark: SparkSession, stream: StreamSpec, options: Options) -> DataFrame:
-    reader = spark.readStream.format(FORMAT).schema(stream.spark_schema)
-    frame = reader.options(**options(stream).to_text()).load()
+def _stream_frame(
+    spark: SparkSession,
+    application: StreamApplication,
+    stream: StreamSpec,
+    options: Options,
+    logs: KafkaMarks | None,
+) -> DataFrame:
+    if stream.log is not None and logs is not None:
+        logs.serve()
+        marks = options(stream).marks(logs.socket)
+        frame = kafka_frame(spark, stream, application.directory, marks)
+    else:
+        reader = spark.readStream.format(FORMAT).schema(stream.spark_schema)
+        frame = reader.options(**options(stream).to_text()).load()
     match stream.watermark:
         case None:
             return frame

@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from ha_engine.config.load import is_reference
+from ha_engine.connectors.kafka.log import KafkaLog
 from ha_engine.errors import ApplicationError
 from ha_engine.formats.messages import (
     FILES,
@@ -25,6 +26,7 @@ from ha_engine.formats.messages import (
 from ha_engine.plugins import SinkPlugin, SourcePlugin, attributes_of, source_kind
 from ha_engine.query.application import SourceSpec, source_digest
 from ha_engine.query.file_words import Name, Section, found, keys_of, sentence
+from ha_engine.types import LOG
 
 Kind = TypeVar("Kind", SinkPlugin, SourcePlugin)
 
@@ -41,16 +43,31 @@ class PluginSection(Section):
     type: str
 
 
+class LogSection(Section):
+    """The section of a stream's log. The other keys of the section are the log's options."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    type: Literal["kafka"]
+
+
+def log_of(where: str, raw: LogSection) -> SourceSpec:
+    """Read the log of a stream. Raises ApplicationError."""
+    options = dict(raw.model_extra or {})
+    _check_options(f"{where}.log", KafkaLog.Options, options)
+    return SourceSpec(LOG, raw.type, KafkaLog.guarantee, MappingProxyType(options))
+
+
 def sources_of(
     where: str, raw: list[PluginSection], columns: Sequence[str], base: Path
 ) -> tuple[SourceSpec, ...]:
     """Read the sources in the section of a stream with these columns. A relative path begins at the
     directory ``base``. Raises ApplicationError."""
-    names = [source.name.lower() for source in raw]
+    names = [*(source.name.lower() for source in raw), LOG]
     if len(set(names)) < len(names):
         raise ApplicationError(
-            f"{where}.sources: two sources have the same name; rename one, since the journal "
-            "identifies a source by name"
+            f"{where}.sources: two sources have the same name, or one is named {LOG}; rename one, "
+            "since the journal identifies a source by name"
         )
     return tuple(_source(f"{where}.sources.{source.name}", source, columns, base) for source in raw)
 

@@ -29,6 +29,7 @@ from ha_engine.query.failure import (
 )
 from ha_engine.query.host import MemoryKills
 from ha_engine.query.jvm import Jvm
+from ha_engine.query.kafka_marks import KafkaMarks
 from ha_engine.query.link import NodeLink, Superseded
 from ha_engine.query.offsets import unfinished_mark
 from ha_engine.query.outbox_writer import OutboxPlace, OutboxWriter, clear_pending
@@ -86,6 +87,7 @@ class QueryRunner:
         self._me = ProcessId.of_this()
         self._running: dict[str, RunningQuery] = {}
         self._starts = count(1)
+        self._kafka_marks = KafkaMarks(link)
         self._lock = threading.Lock()
 
     # -- commands of the node ----------------------------------------------------------------------
@@ -158,7 +160,8 @@ class QueryRunner:
     def _plan(self, command: pb.RunQuery) -> PlannedQuery:
         application = self._versions.holding(command.query, command.digest)
         spec = application.queries[command.query]
-        return plan_query(self._spark, application, spec, self._options_of(command))
+        options = self._options_of(command)
+        return plan_query(self._spark, application, spec, options, self._kafka_marks)
 
     def _options_of(self, command: pb.RunQuery) -> Callable[[StreamSpec], SourceOptions]:
         address = self._link.address

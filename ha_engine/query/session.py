@@ -49,14 +49,13 @@ _STOPPED = "Cannot call methods on a stopped SparkContext"
 class ClusterSettings:
     """The executors of a cluster, and how they reach this driver.
 
-    The driver listens on the address ``bind``, and the executors reach it at ``host``. ``jar`` has
-    the engine's classes for executors. ``memory`` is the heap of an executor in bytes.
+    The driver listens on the address ``bind``, and the executors reach it at ``host``. ``memory``
+    is the heap of an executor in bytes.
     """
 
     secret: str = field(repr=False)
     bind: str
     host: str
-    jar: Path
     count: int = 2
     cores: int = 1
     memory: int = 1 << 30
@@ -70,8 +69,8 @@ class SparkSettings:
 
     Only this process uses the directory ``scratch``. The start of Spark empties ``scratch``, since
     a killed Spark leaves files in it. If ``scratch`` is None, Spark uses the system's directory for
-    temporary files. ``java_options`` are options of the JVM. If ``cluster`` is None, this JVM runs
-    the tasks.
+    temporary files. ``java_options`` are options of the JVM. ``jars`` have classes that the JVM
+    needs besides Spark's. If ``cluster`` is None, this JVM runs the tasks.
     """
 
     master: str = "local[2]"
@@ -81,6 +80,7 @@ class SparkSettings:
     spark: Mapping[str, str] = field(default_factory=dict)
     scratch: Path | None = None
     java_options: tuple[str, ...] = ()
+    jars: tuple[Path, ...] = ()
     cluster: ClusterSettings | None = None
 
 
@@ -122,7 +122,8 @@ def spark_conf(settings: SparkSettings) -> dict[str, str]:
         **_places(settings.scratch),
         **settings.spark,
         **_repeatable(),
-        **(_cluster(settings.cluster, settings.spark) if settings.cluster else _private()),
+        **(_cluster(settings.cluster) if settings.cluster else _private()),
+        **_jars(settings),
         "spark.driver.defaultJavaOptions": " ".join(_java_options(settings)),
     }
 
@@ -243,13 +244,18 @@ def _private() -> dict[str, str]:
     }
 
 
-def _cluster(cluster: ClusterSettings, user: Mapping[str, str]) -> dict[str, str]:
+def _jars(settings: SparkSettings) -> dict[str, str]:
+    """The jars of the user, such as those of Spark's Kafka source, and of the engine."""
+    jars = [*filter(None, [settings.spark.get(_JARS)]), *map(str, settings.jars)]
+    return {_JARS: ",".join(jars)} if jars else {}
+
+
+def _cluster(cluster: ClusterSettings) -> dict[str, str]:
     """Let the executors of a cluster run the tasks, with the rows of a shuffle in one order.
 
     Messages between driver and executors are authenticated and encrypted. The interpreter and the
-    engine have the same path on each worker. The jars of the settings ``user`` stay.
+    engine have the same path on each worker.
     """
-    jars = filter(None, (user.get(_JARS), str(cluster.jar)))
     java_options = (
         "-Duser.timezone=UTC",
         f"-Dlog4j2.configurationFile={_EXECUTOR_LOGGING.as_uri()}",
@@ -271,7 +277,6 @@ def _cluster(cluster: ClusterSettings, user: Mapping[str, str]) -> dict[str, str
         "spark.driver.host": cluster.host,
         "spark.authenticate": "true",
         "spark.network.crypto.enabled": "true",
-        _JARS: ",".join(jars),
         "spark.shuffle.manager": "haengine.shuffle.OrderedShuffleManager",
         "spark.executorEnv.HA_ENGINE_PYTHON": sys.executable,
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],

@@ -38,11 +38,11 @@ class Settings:
     """The parsed command line.
 
     The JSON in ``--config-json`` has ``query``, ``execution``, ``driver_hosts``, ``log``,
-    ``checkpoint_dir``, ``scratch_dir``, ``outbox_dir`` and ``classes_dir``. ``query`` is the
-    config's section of that name, with durations and sizes as plain numbers. ``execution`` has the
-    keys ``master`` and ``executors`` of that section. ``log`` has the fields of LogSettings.
-    ``--parent`` is the text of a ProcessId; the query process ends when that process ends.
-    ``classes`` is the directory of the class archive.
+    ``checkpoint_dir``, ``scratch_dir``, ``outbox_dir``, ``classes_dir`` and ``needs_jar``.
+    ``query`` is the config's section of that name, with durations and sizes as plain numbers.
+    ``execution`` has the keys ``master`` and ``executors`` of that section. ``log`` has the fields
+    of LogSettings. ``--parent`` is the text of a ProcessId; the query process ends when that
+    process ends. ``classes`` is the directory of the class archive.
     """
 
     socket: str
@@ -77,23 +77,22 @@ class Settings:
 
 
 def _spark_settings(config: dict[str, Any]) -> SparkSettings:
+    """The settings of Spark. Raises ClusterJarMissing."""
     known = SparkSettings.__dataclass_fields__
     given = {key: value for key, value in config["query"].items() if key in known}
     return SparkSettings(
         **given,
         master=config["execution"]["master"],
         scratch=Path(config["scratch_dir"]),
+        jars=(cluster_jar(),) if config["needs_jar"] else (),
         cluster=_cluster_settings(config),
     )
 
 
 def _cluster_settings(config: dict[str, Any]) -> ClusterSettings | None:
-    """Settings of a cluster if there is a secret, which is then in the environment no longer.
-
-    Raises ClusterJarMissing.
-    """
+    """Settings of a cluster if there is a secret, which is then in the environment no longer."""
     secret = os.environ.pop(SECRET_VARIABLE, None)
     if secret is None or config["execution"]["master"].startswith("local"):
         return None
     bind, host = config["driver_hosts"]
-    return ClusterSettings(secret, bind, host, cluster_jar(), **config["execution"]["executors"])
+    return ClusterSettings(secret, bind, host, **config["execution"]["executors"])

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -72,6 +73,18 @@ class SourceOptions:
             "initial_mark": str(self.initial_mark),
             "initial_sequence": str(self.initial_sequence),
             "parallelism": str(self.parallelism),
+        }
+
+    def marks(self, socket: Path) -> dict[str, str]:
+        """The options with which a source in the JVM asks for marks, see ``kafka_marks``."""
+        return {
+            "socket": str(socket),
+            "incarnation": self.incarnation,
+            "query": self.query,
+            "stream": self.stream,
+            "lineage": self.lineage,
+            "mark": str(self.initial_mark),
+            "sequence": str(self.initial_sequence),
         }
 
     @classmethod

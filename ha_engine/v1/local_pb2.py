@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18ha_engine/v1/local.proto\x12\x0cha_engine.v1\"\x07\n\x05\x45mpty\"5\n\rAttendRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0f\n\x07release\x18\x02 \x01(\t\"@\n\x0cQueryCommand\x12%\n\x03run\x18\x01 \x01(\x0b\x32\x16.ha_engine.v1.RunQueryH\x00\x42\t\n\x07\x63ommand\"\x7f\n\x08RunQuery\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0f\n\x07lineage\x18\x02 \x01(\t\x12\x14\n\x0cinitial_mark\x18\x03 \x01(\x04\x12\x18\n\x10initial_sequence\x18\x04 \x01(\x04\x12\x13\n\x0bmust_resume\x18\x05 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\"V\n\x10\x41waitMarkRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\x12\x0f\n\x07lineage\x18\x04 \x01(\t\"T\n\x0e\x41waitMarkReply\x12\x0f\n\x07pending\x18\x01 \x01(\x08\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0f\n\x07trimmed\x18\x04 \x01(\x08\"r\n\rLocateRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x16\n\x0e\x66irst_sequence\x18\x04 \x01(\x04\x12\x15\n\rlast_sequence\x18\x05 \x01(\x04\"\x87\x01\n\x0bLocateReply\x12\x0f\n\x07skipped\x18\x01 \x01(\x08\x12%\n\x07\x65xtents\x18\x02 \x03(\x0b\x32\x14.ha_engine.v1.Extent\x12\x0f\n\x07trimmed\x18\x03 \x01(\x08\x12/\n\tendpoints\x18\x04 \x01(\x0b\x32\x1c.ha_engine.v1.RangeEndpoints\"d\n\x0eRangeEndpoints\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\n\n\x02\x63\x61\x18\x03 \x01(\x0c\x12\x10\n\x08group_id\x18\x04 \x01(\t\x12\x12\n\nlast_epoch\x18\x05 \x01(\x04\"6\n\x06\x45xtent\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\"\x93\x01\n\x11\x41\x64mitBatchRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x0c\n\x04\x66ile\x18\x04 \x01(\t\x12\x0c\n\x04rows\x18\x05 \x01(\x04\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x0f\n\x07lineage\x18\x08 \x01(\t\"\x9c\x01\n\x0f\x41\x64mitBatchReply\x12\x36\n\x07verdict\x18\x01 \x01(\x0e\x32%.ha_engine.v1.AdmitBatchReply.Verdict\"Q\n\x07Verdict\x12\x0f\n\x0bUNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x44MITTED\x10\x01\x12\x08\n\x04\x44ONE\x10\x02\x12\x0f\n\x0bNEED_DIGEST\x10\x03\x12\x0c\n\x08MISMATCH\x10\x04\"Y\n\x13ReportDigestRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\"\xe0\x01\n\x12ReportQueryRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12-\n\x07planned\x18\x03 \x01(\x0b\x32\x1a.ha_engine.v1.QueryPlannedH\x00\x12/\n\x08progress\x18\x04 \x01(\x0b\x32\x1b.ha_engine.v1.QueryProgressH\x00\x12+\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x19.ha_engine.v1.QueryFailedH\x00\x12\x0f\n\x07lineage\x18\x06 \x01(\tB\x08\n\x06report\"#\n\x10ReportQueryReply\x12\x0f\n\x07refused\x18\x01 \x01(\t\"\x1e\n\x0cQueryPlanned\x12\x0e\n\x06schema\x18\x01 \x01(\x0c\"\x97\x01\n\rQueryProgress\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x12\n\ninput_rows\x18\x02 \x01(\x04\x12\x13\n\x0b\x64uration_ms\x18\x03 \x01(\x04\x12\x11\n\tlate_rows\x18\x04 \x01(\x04\x12\x12\n\nstate_rows\x18\x05 \x01(\x04\x12\x13\n\x0bstate_bytes\x18\x06 \x01(\x04\x12\x11\n\twatermark\x18\x07 \x01(\t\"N\n\x0bQueryFailed\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x0f\n\x07\x62y_host\x18\x04 \x01(\x08\x32\xc0\x03\n\x05Local\x12\x43\n\x06\x41ttend\x12\x1b.ha_engine.v1.AttendRequest\x1a\x1a.ha_engine.v1.QueryCommand0\x01\x12I\n\tAwaitMark\x12\x1e.ha_engine.v1.AwaitMarkRequest\x1a\x1c.ha_engine.v1.AwaitMarkReply\x12@\n\x06Locate\x12\x1b.ha_engine.v1.LocateRequest\x1a\x19.ha_engine.v1.LocateReply\x12L\n\nAdmitBatch\x12\x1f.ha_engine.v1.AdmitBatchRequest\x1a\x1d.ha_engine.v1.AdmitBatchReply\x12\x46\n\x0cReportDigest\x12!.ha_engine.v1.ReportDigestRequest\x1a\x13.ha_engine.v1.Empty\x12O\n\x0bReportQuery\x12 .ha_engine.v1.ReportQueryRequest\x1a\x1e.ha_engine.v1.ReportQueryReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18ha_engine/v1/local.proto\x12\x0cha_engine.v1\"\x07\n\x05\x45mpty\"5\n\rAttendRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0f\n\x07release\x18\x02 \x01(\t\"@\n\x0cQueryCommand\x12%\n\x03run\x18\x01 \x01(\x0b\x32\x16.ha_engine.v1.RunQueryH\x00\x42\t\n\x07\x63ommand\"\x7f\n\x08RunQuery\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0f\n\x07lineage\x18\x02 \x01(\t\x12\x14\n\x0cinitial_mark\x18\x03 \x01(\x04\x12\x18\n\x10initial_sequence\x18\x04 \x01(\x04\x12\x13\n\x0bmust_resume\x18\x05 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\"V\n\x10\x41waitMarkRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\x12\x0f\n\x07lineage\x18\x04 \x01(\t\"T\n\x0e\x41waitMarkReply\x12\x0f\n\x07pending\x18\x01 \x01(\x08\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0f\n\x07trimmed\x18\x04 \x01(\x08\"r\n\rLocateRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x16\n\x0e\x66irst_sequence\x18\x04 \x01(\x04\x12\x15\n\rlast_sequence\x18\x05 \x01(\x04\"\x87\x01\n\x0bLocateReply\x12\x0f\n\x07skipped\x18\x01 \x01(\x08\x12%\n\x07\x65xtents\x18\x02 \x03(\x0b\x32\x14.ha_engine.v1.Extent\x12\x0f\n\x07trimmed\x18\x03 \x01(\x08\x12/\n\tendpoints\x18\x04 \x01(\x0b\x32\x1c.ha_engine.v1.RangeEndpoints\"d\n\x0eRangeEndpoints\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\n\n\x02\x63\x61\x18\x03 \x01(\x0c\x12\x10\n\x08group_id\x18\x04 \x01(\t\x12\x12\n\nlast_epoch\x18\x05 \x01(\x04\"G\n\x0eLogEndsRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"-\n\x0cLogEndsReply\x12\x0f\n\x07pending\x18\x01 \x01(\x08\x12\x0c\n\x04\x65nds\x18\x02 \x01(\t\"D\n\x0eSkippedRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\"\x1f\n\x0cSkippedReply\x12\x0f\n\x07skipped\x18\x01 \x01(\x08\"6\n\x06\x45xtent\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\"\x93\x01\n\x11\x41\x64mitBatchRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x0c\n\x04\x66ile\x18\x04 \x01(\t\x12\x0c\n\x04rows\x18\x05 \x01(\x04\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x0f\n\x07lineage\x18\x08 \x01(\t\"\x9c\x01\n\x0f\x41\x64mitBatchReply\x12\x36\n\x07verdict\x18\x01 \x01(\x0e\x32%.ha_engine.v1.AdmitBatchReply.Verdict\"Q\n\x07Verdict\x12\x0f\n\x0bUNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x44MITTED\x10\x01\x12\x08\n\x04\x44ONE\x10\x02\x12\x0f\n\x0bNEED_DIGEST\x10\x03\x12\x0c\n\x08MISMATCH\x10\x04\"Y\n\x13ReportDigestRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\"\xe0\x01\n\x12ReportQueryRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12-\n\x07planned\x18\x03 \x01(\x0b\x32\x1a.ha_engine.v1.QueryPlannedH\x00\x12/\n\x08progress\x18\x04 \x01(\x0b\x32\x1b.ha_engine.v1.QueryProgressH\x00\x12+\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x19.ha_engine.v1.QueryFailedH\x00\x12\x0f\n\x07lineage\x18\x06 \x01(\tB\x08\n\x06report\"#\n\x10ReportQueryReply\x12\x0f\n\x07refused\x18\x01 \x01(\t\"\x1e\n\x0cQueryPlanned\x12\x0e\n\x06schema\x18\x01 \x01(\x0c\"\x97\x01\n\rQueryProgress\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x12\n\ninput_rows\x18\x02 \x01(\x04\x12\x13\n\x0b\x64uration_ms\x18\x03 \x01(\x04\x12\x11\n\tlate_rows\x18\x04 \x01(\x04\x12\x12\n\nstate_rows\x18\x05 \x01(\x04\x12\x13\n\x0bstate_bytes\x18\x06 \x01(\x04\x12\x11\n\twatermark\x18\x07 \x01(\t\"N\n\x0bQueryFailed\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x0f\n\x07\x62y_host\x18\x04 \x01(\x08\x32\xca\x04\n\x05Local\x12\x43\n\x06\x41ttend\x12\x1b.ha_engine.v1.AttendRequest\x1a\x1a.ha_engine.v1.QueryCommand0\x01\x12I\n\tAwaitMark\x12\x1e.ha_engine.v1.AwaitMarkRequest\x1a\x1c.ha_engine.v1.AwaitMarkReply\x12@\n\x06Locate\x12\x1b.ha_engine.v1.LocateRequest\x1a\x19.ha_engine.v1.LocateReply\x12\x43\n\x07LogEnds\x12\x1c.ha_engine.v1.LogEndsRequest\x1a\x1a.ha_engine.v1.LogEndsReply\x12\x43\n\x07Skipped\x12\x1c.ha_engine.v1.SkippedRequest\x1a\x1a.ha_engine.v1.SkippedReply\x12L\n\nAdmitBatch\x12\x1f.ha_engine.v1.AdmitBatchRequest\x1a\x1d.ha_engine.v1.AdmitBatchReply\x12\x46\n\x0cReportDigest\x12!.ha_engine.v1.ReportDigestRequest\x1a\x13.ha_engine.v1.Empty\x12O\n\x0bReportQuery\x12 .ha_engine.v1.ReportQueryRequest\x1a\x1e.ha_engine.v1.ReportQueryReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,26 +49,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOCATEREPLY']._serialized_end=727
   _globals['_RANGEENDPOINTS']._serialized_start=729
   _globals['_RANGEENDPOINTS']._serialized_end=829
-  _globals['_EXTENT']._serialized_start=831
-  _globals['_EXTENT']._serialized_end=885
-  _globals['_ADMITBATCHREQUEST']._serialized_start=888
-  _globals['_ADMITBATCHREQUEST']._serialized_end=1035
-  _globals['_ADMITBATCHREPLY']._serialized_start=1038
-  _globals['_ADMITBATCHREPLY']._serialized_end=1194
-  _globals['_ADMITBATCHREPLY_VERDICT']._serialized_start=1113
-  _globals['_ADMITBATCHREPLY_VERDICT']._serialized_end=1194
-  _globals['_REPORTDIGESTREQUEST']._serialized_start=1196
-  _globals['_REPORTDIGESTREQUEST']._serialized_end=1285
-  _globals['_REPORTQUERYREQUEST']._serialized_start=1288
-  _globals['_REPORTQUERYREQUEST']._serialized_end=1512
-  _globals['_REPORTQUERYREPLY']._serialized_start=1514
-  _globals['_REPORTQUERYREPLY']._serialized_end=1549
-  _globals['_QUERYPLANNED']._serialized_start=1551
-  _globals['_QUERYPLANNED']._serialized_end=1581
-  _globals['_QUERYPROGRESS']._serialized_start=1584
-  _globals['_QUERYPROGRESS']._serialized_end=1735
-  _globals['_QUERYFAILED']._serialized_start=1737
-  _globals['_QUERYFAILED']._serialized_end=1815
-  _globals['_LOCAL']._serialized_start=1818
-  _globals['_LOCAL']._serialized_end=2266
+  _globals['_LOGENDSREQUEST']._serialized_start=831
+  _globals['_LOGENDSREQUEST']._serialized_end=902
+  _globals['_LOGENDSREPLY']._serialized_start=904
+  _globals['_LOGENDSREPLY']._serialized_end=949
+  _globals['_SKIPPEDREQUEST']._serialized_start=951
+  _globals['_SKIPPEDREQUEST']._serialized_end=1019
+  _globals['_SKIPPEDREPLY']._serialized_start=1021
+  _globals['_SKIPPEDREPLY']._serialized_end=1052
+  _globals['_EXTENT']._serialized_start=1054
+  _globals['_EXTENT']._serialized_end=1108
+  _globals['_ADMITBATCHREQUEST']._serialized_start=1111
+  _globals['_ADMITBATCHREQUEST']._serialized_end=1258
+  _globals['_ADMITBATCHREPLY']._serialized_start=1261
+  _globals['_ADMITBATCHREPLY']._serialized_end=1417
+  _globals['_ADMITBATCHREPLY_VERDICT']._serialized_start=1336
+  _globals['_ADMITBATCHREPLY_VERDICT']._serialized_end=1417
+  _globals['_REPORTDIGESTREQUEST']._serialized_start=1419
+  _globals['_REPORTDIGESTREQUEST']._serialized_end=1508
+  _globals['_REPORTQUERYREQUEST']._serialized_start=1511
+  _globals['_REPORTQUERYREQUEST']._serialized_end=1735
+  _globals['_REPORTQUERYREPLY']._serialized_start=1737
+  _globals['_REPORTQUERYREPLY']._serialized_end=1772
+  _globals['_QUERYPLANNED']._serialized_start=1774
+  _globals['_QUERYPLANNED']._serialized_end=1804
+  _globals['_QUERYPROGRESS']._serialized_start=1807
+  _globals['_QUERYPROGRESS']._serialized_end=1958
+  _globals['_QUERYFAILED']._serialized_start=1960
+  _globals['_QUERYFAILED']._serialized_end=2038
+  _globals['_LOCAL']._serialized_start=2041
+  _globals['_LOCAL']._serialized_end=2627
 # @@protoc_insertion_point(module_scope)

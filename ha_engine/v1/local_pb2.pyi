@@ -287,6 +287,98 @@ class RangeEndpoints(_message.Message):
 Global___RangeEndpoints: _TypeAlias = RangeEndpoints  # noqa: Y015
 
 @_typing.final
+class LogEndsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    stream: _builtins.str
+    sequence: _builtins.int
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.str = ...,
+        stream: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "sequence", b"sequence", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogEndsRequest: _TypeAlias = LogEndsRequest  # noqa: Y015
+
+@_typing.final
+class LogEndsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PENDING_FIELD_NUMBER: _builtins.int
+    ENDS_FIELD_NUMBER: _builtins.int
+    pending: _builtins.bool
+    ends: _builtins.str
+    """JSON of Spark's Kafka source: by topic and partition, the offset behind the last event."""
+    def __init__(
+        self,
+        *,
+        pending: _builtins.bool = ...,
+        ends: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "pending", b"pending"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogEndsReply: _TypeAlias = LogEndsReply  # noqa: Y015
+
+@_typing.final
+class SkippedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    query: _builtins.str
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.str = ...,
+        query: _builtins.str = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "number", b"number", "query", b"query"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkippedRequest: _TypeAlias = SkippedRequest  # noqa: Y015
+
+@_typing.final
+class SkippedReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    skipped: _builtins.bool
+    def __init__(
+        self,
+        *,
+        skipped: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["skipped", b"skipped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkippedReply: _TypeAlias = SkippedReply  # noqa: Y015
+
+@_typing.final
 class Extent(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

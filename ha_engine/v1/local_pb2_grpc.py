@@ -51,6 +51,16 @@ class LocalStub:
                 request_serializer=ha__engine_dot_v1_dot_local__pb2.LocateRequest.SerializeToString,
                 response_deserializer=ha__engine_dot_v1_dot_local__pb2.LocateReply.FromString,
                 _registered_method=True)
+        self.LogEnds = channel.unary_unary(
+                '/ha_engine.v1.Local/LogEnds',
+                request_serializer=ha__engine_dot_v1_dot_local__pb2.LogEndsRequest.SerializeToString,
+                response_deserializer=ha__engine_dot_v1_dot_local__pb2.LogEndsReply.FromString,
+                _registered_method=True)
+        self.Skipped = channel.unary_unary(
+                '/ha_engine.v1.Local/Skipped',
+                request_serializer=ha__engine_dot_v1_dot_local__pb2.SkippedRequest.SerializeToString,
+                response_deserializer=ha__engine_dot_v1_dot_local__pb2.SkippedReply.FromString,
+                _registered_method=True)
         self.AdmitBatch = channel.unary_unary(
                 '/ha_engine.v1.Local/AdmitBatch',
                 request_serializer=ha__engine_dot_v1_dot_local__pb2.AdmitBatchRequest.SerializeToString,
@@ -94,6 +104,20 @@ class LocalServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LogEnds(self, request, context):
+        """Where the log of a stream ended at a record, or `pending` when it has not begun within the slice.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Skipped(self, request, context):
+        """Whether an operator gave a batch up, so that it reads no rows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AdmitBatch(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -129,6 +153,16 @@ def add_LocalServicer_to_server(servicer, server):
                     servicer.Locate,
                     request_deserializer=ha__engine_dot_v1_dot_local__pb2.LocateRequest.FromString,
                     response_serializer=ha__engine_dot_v1_dot_local__pb2.LocateReply.SerializeToString,
+            ),
+            'LogEnds': grpc.unary_unary_rpc_method_handler(
+                    servicer.LogEnds,
+                    request_deserializer=ha__engine_dot_v1_dot_local__pb2.LogEndsRequest.FromString,
+                    response_serializer=ha__engine_dot_v1_dot_local__pb2.LogEndsReply.SerializeToString,
+            ),
+            'Skipped': grpc.unary_unary_rpc_method_handler(
+                    servicer.Skipped,
+                    request_deserializer=ha__engine_dot_v1_dot_local__pb2.SkippedRequest.FromString,
+                    response_serializer=ha__engine_dot_v1_dot_local__pb2.SkippedReply.SerializeToString,
             ),
             'AdmitBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.AdmitBatch,
@@ -229,6 +263,60 @@ class Local:
             '/ha_engine.v1.Local/Locate',
             ha__engine_dot_v1_dot_local__pb2.LocateRequest.SerializeToString,
             ha__engine_dot_v1_dot_local__pb2.LocateReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LogEnds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ha_engine.v1.Local/LogEnds',
+            ha__engine_dot_v1_dot_local__pb2.LogEndsRequest.SerializeToString,
+            ha__engine_dot_v1_dot_local__pb2.LogEndsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Skipped(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ha_engine.v1.Local/Skipped',
+            ha__engine_dot_v1_dot_local__pb2.SkippedRequest.SerializeToString,
+            ha__engine_dot_v1_dot_local__pb2.SkippedReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class LocalStub:
     """The mark that follows `after`, or `pending` when none was committed within the slice."""
     Locate: _grpc.UnaryUnaryMultiCallable[_local_pb2.LocateRequest, _local_pb2.LocateReply]
     """Where the records of a range of sequences lie."""
+    LogEnds: _grpc.UnaryUnaryMultiCallable[_local_pb2.LogEndsRequest, _local_pb2.LogEndsReply]
+    """Where the log of a stream ended at a record, or `pending` when it has not begun within the slice."""
+    Skipped: _grpc.UnaryUnaryMultiCallable[_local_pb2.SkippedRequest, _local_pb2.SkippedReply]
+    """Whether an operator gave a batch up, so that it reads no rows."""
     AdmitBatch: _grpc.UnaryUnaryMultiCallable[_local_pb2.AdmitBatchRequest, _local_pb2.AdmitBatchReply]
     ReportDigest: _grpc.UnaryUnaryMultiCallable[_local_pb2.ReportDigestRequest, _local_pb2.Empty]
     ReportQuery: _grpc.UnaryUnaryMultiCallable[_local_pb2.ReportQueryRequest, _local_pb2.ReportQueryReply]
@@ -60,6 +64,10 @@ class LocalAsyncStub(LocalStub):
     """The mark that follows `after`, or `pending` when none was committed within the slice."""
     Locate: _aio.UnaryUnaryMultiCallable[_local_pb2.LocateRequest, _local_pb2.LocateReply]  # type: ignore[assignment]
     """Where the records of a range of sequences lie."""
+    LogEnds: _aio.UnaryUnaryMultiCallable[_local_pb2.LogEndsRequest, _local_pb2.LogEndsReply]  # type: ignore[assignment]
+    """Where the log of a stream ended at a record, or `pending` when it has not begun within the slice."""
+    Skipped: _aio.UnaryUnaryMultiCallable[_local_pb2.SkippedRequest, _local_pb2.SkippedReply]  # type: ignore[assignment]
+    """Whether an operator gave a batch up, so that it reads no rows."""
     AdmitBatch: _aio.UnaryUnaryMultiCallable[_local_pb2.AdmitBatchRequest, _local_pb2.AdmitBatchReply]  # type: ignore[assignment]
     ReportDigest: _aio.UnaryUnaryMultiCallable[_local_pb2.ReportDigestRequest, _local_pb2.Empty]  # type: ignore[assignment]
     ReportQuery: _aio.UnaryUnaryMultiCallable[_local_pb2.ReportQueryRequest, _local_pb2.ReportQueryReply]  # type: ignore[assignment]
@@ -92,6 +100,22 @@ class LocalServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_local_pb2.LocateReply, _abc.Awaitable[_local_pb2.LocateReply]]:
         """Where the records of a range of sequences lie."""
+
+    @_abc_1.abstractmethod
+    def LogEnds(
+        self,
+        request: _local_pb2.LogEndsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_local_pb2.LogEndsReply, _abc.Awaitable[_local_pb2.LogEndsReply]]:
+        """Where the log of a stream ended at a record, or `pending` when it has not begun within the slice."""
+
+    @_abc_1.abstractmethod
+    def Skipped(
+        self,
+        request: _local_pb2.SkippedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_local_pb2.SkippedReply, _abc.Awaitable[_local_pb2.SkippedReply]]:
+        """Whether an operator gave a batch up, so that it reads no rows."""
 
     @_abc_1.abstractmethod
     def AdmitBatch(

@@ -38,9 +38,13 @@ def _jars(pins: Path) -> dict[str, tuple[Path, str]]:
     return found
 
 
+def paths(pins: Path = BROKER) -> list[Path]:
+    return [file for file, _ in _jars(pins).values()]
+
+
 def classpath(pins: Path = BROKER) -> str:
     """The jars, for Java."""
-    return ":".join(str(file) for file, _ in _jars(pins).values())
+    return ":".join(map(str, paths(pins)))
 
 
 def first_metadata() -> Path:

@@ -171,6 +171,17 @@ class LocalNode(rpc.LocalServicer):
             extents=[pb.Extent(path=e.path, offset=e.offset, length=e.length) for e in found]
         )
 
+    def LogEnds(  # noqa: N802
+        self, request: pb.LogEndsRequest, context: grpc.ServicerContext
+    ) -> pb.LogEndsReply:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no stream of this node has a log")
+
+    def Skipped(  # noqa: N802
+        self, request: pb.SkippedRequest, context: grpc.ServicerContext
+    ) -> pb.SkippedReply:
+        self._known(request.incarnation, context)
+        return pb.SkippedReply(skipped=(request.query, request.number) in self.skipped)
+
     def AdmitBatch(  # noqa: N802
         self, request: pb.AdmitBatchRequest, context: grpc.ServicerContext
     ) -> pb.AdmitBatchReply:

@@ -193,3 +193,41 @@ def test_nested_column_types_are_read_at_any_depth(sql: str, nullable: bool) -> 
 def test_reading_an_application_needs_no_spark() -> None:
     code = "import sys, ha_engine.query.application_file; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# -- logs ------------------------------------------------------------------------------------------
+
+LOG = "    log: {type: kafka, brokers: [b:9092], topic: departures}\n"
+AT = "    watermark: {column: event_time, delay: 10m}\n"
+
+
+def test_events_of_a_stream_may_stay_in_kafka(tmp_path: Path) -> None:
+    plain = load_application(write(tmp_path, GOOD))
+    logged = load_application(write(tmp_path, GOOD.replace(AT, AT + LOG)))
+    stream = logged.streams["departures"]
+    assert stream.log is not None
+    assert [one.name for one in stream.pulled] == ["log"]
+    assert logged.digest != plain.digest
+    # Spark cannot continue the checkpoint, so the application must say what happens to the state.
+    assert logged.queries["late"].digest != plain.queries["late"].digest
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("log: {type: pulsar}", "streams.departures.log.type"),
+        ("log: {type: kafka, topic: t}", "streams.departures.log.brokers"),
+        ("log: {type: kafka, brokers: [b:1], topic: t, lag: 5}", "lag"),
+        (
+            "log: {type: kafka, brokers: [b:1], topic: t}\n    sources: [{name: in, type: file, "
+            "directory: /tmp, format: ndjson}]",
+            "a stream with a log of its own has no sources",
+        ),
+        (
+            "sources: [{name: Log, type: file, directory: /tmp, format: ndjson}]",
+            "or one is named log",
+        ),
+    ],
+)
+def test_a_wrong_log_is_refused_with_the_reason(tmp_path: Path, log: str, reason: str) -> None:
+    assert reason in refusal(tmp_path, GOOD.replace(AT, f"{AT}    {log}\n"))

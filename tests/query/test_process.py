@@ -67,6 +67,7 @@ NICE = 12
 def command_line(node: LocalNode) -> list[str]:
     config = {
         "execution": {"master": "local[1]"},
+        "needs_jar": False,
         "query": {
             "heap": 768 << 20,
             "read_parallelism": 3,

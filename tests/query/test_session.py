@@ -168,9 +168,7 @@ def test_java_that_cannot_start_spark_is_reported_in_one_sentence(tmp_path: Path
     assert "is version 11: Spark needs Java 17 or newer" in done.stderr.splitlines()[-1]
 
 
-CLUSTER = ClusterSettings(
-    "a-secret-of-the-cluster", "127.0.0.1", "127.0.0.1", Path("/ha-engine.jar")
-)
+CLUSTER = ClusterSettings("a-secret-of-the-cluster", "127.0.0.1", "127.0.0.1")
 
 
 def test_no_limit_ends_a_batch_that_waits_for_an_executor(
@@ -186,7 +184,11 @@ def test_jars_of_a_user_reach_executors_beside_the_jar_of_the_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "")
-    conf = spark_conf(SparkSettings(spark={"spark.jars": "/mine.jar"}, cluster=CLUSTER))
+    conf = spark_conf(
+        SparkSettings(
+            spark={"spark.jars": "/mine.jar"}, jars=(Path("/ha-engine.jar"),), cluster=CLUSTER
+        )
+    )
     assert conf["spark.jars"] == "/mine.jar,/ha-engine.jar"
 
 
@@ -206,9 +208,8 @@ def test_packages_of_a_user_reach_executors_beside_the_jar_of_the_engine(tmp_pat
     )
     mine = {"spark.jars.packages": "org.mine:mine:1", "spark.jars.ivy": str(tmp_path / "ivy")}
     settings = (
-        f"spark={mine}, "
-        f"cluster=ClusterSettings('a-secret-of-the-cluster', '127.0.0.1', '127.0.0.1', "
-        f"pathlib.Path({str(tmp_path / 'ha-engine.jar')!r}))"
+        f"spark={mine}, jars=(pathlib.Path({str(tmp_path / 'ha-engine.jar')!r}),), "
+        "cluster=ClusterSettings('a-secret-of-the-cluster', '127.0.0.1', '127.0.0.1')"
     )
     done = started(tmp_path, "print(spark.sparkContext._jsc.sc().listJars())", settings)
     assert "/ha-engine.jar" in done.stdout, done.stderr

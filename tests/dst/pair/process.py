@@ -168,7 +168,7 @@ class NodeProcess:
         replay(self.data.base, self.journal, self.outbox, self.core, self.gate)
         self.publisher = self._publisher()
         self.publisher.failed.add_done_callback(self._stage_died)
-        answers = LocalAnswers(self.core, self.journal)
+        answers = LocalAnswers(self.core, self.journal, self.gate.logs)
         self.local = LocalService(
             self.driver,
             answers,

@@ -57,7 +57,11 @@ final class MarkedStream implements MicroBatchStream, SupportsTriggerAvailableNo
 
   @Override
   public InputPartition[] planInputPartitions(Offset start, Offset end) {
-    return kafka.planInputPartitions(((MarkOffset) start).kafka(), ((MarkOffset) end).kafka());
+    MarkOffset mark = (MarkOffset) end;
+    if (marks.skipped(mark.mark())) {
+      return new InputPartition[0];
+    }
+    return kafka.planInputPartitions(((MarkOffset) start).kafka(), mark.kafka());
   }
 
   @Override

@@ -15,10 +15,11 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /**
  * Asks the node for marks, over the Unix socket of the option {@code mark.socket}.
  *
- * <p>A request is one line of JSON with the other options {@code mark.NAME}, and with the member
- * {@code after} if it asks for the mark that follows one. The node answers one line with the
- * offset, as soon as there is one, or with the member {@code error}, and closes the connection. A
- * node that ends closes it without an answer, which ends the query.
+ * <p>A request is one line of JSON with the other options {@code mark.NAME}. With the member
+ * {@code after} it asks for the mark that follows one, and with {@code skipped} whether a batch
+ * reads no rows. The node answers one line, as soon as there is an answer, or with the member
+ * {@code error}, and closes the connection. A node that ends closes it without an answer, which
+ * ends the query.
  */
 final class Marks {
   private static final String PREFIX = "mark.";
@@ -48,6 +49,12 @@ final class Marks {
   /** The mark that follows {@code mark}; blocks until there is one. */
   String after(long mark) {
     return answer(request.deepCopy().put("after", mark));
+  }
+
+  /** Whether the batch that {@code mark} ends reads no rows, since an operator gave it up. */
+  boolean skipped(long mark) {
+    String answer = answer(request.deepCopy().put("skipped", mark));
+    return MarkOffset.parsed(answer).path("skipped").asBoolean();
   }
 
   private String answer(JsonNode question) {

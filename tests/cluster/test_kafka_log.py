@@ -1,0 +1,110 @@
+"""A pair whose stream has its events in Kafka, and whose queries read them from there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from confluent_kafka import Producer
+
+from ha_engine.demo.comparison import compare
+from ha_engine.demo.flights import departures
+from ha_engine.demo.nodes import sample_application
+from ha_engine.jvm import JAR
+from ha_engine.jvm.build import build
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from tests.connectors.kafka_broker import kafka, new_topic
+from tests.connectors.kafka_jars import fetch, needs_kafka, paths
+from tests.e2e.databases import fresh_database
+from tests.e2e.node_under_test import SPARK_SECONDS
+from tests.e2e.pair import Pair, running_pair
+from tests.programs import needs
+from tests.waiting import wait_until
+
+pytestmark = [
+    needs_kafka(),
+    needs("javac"),
+    pytest.mark.spark,
+]
+CONNECTOR = Path(__file__).parents[2] / "benchmarks" / "spark_kafka_jars.txt"
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[list[str]]:
+    with kafka() as cluster:
+        yield cluster.brokers
+
+
+class LoggedFlights:
+    """Sends the year of flights to Kafka, and says which rows the sinks must then have."""
+
+    def __init__(self, pair: Pair, url: str, brokers: list[str], topic: str) -> None:
+        self.pair, self._url, self._topic = pair, url, topic
+        self._producer = Producer({"bootstrap.servers": ",".join(brokers)})
+        self._year, self._sent = departures(), 0
+
+    def send(self, count: int) -> None:
+        taken: pa.Table = self._year.slice(self._sent, count)
+        for number, row in enumerate(taken.to_pylist()):
+            value = json.dumps(row, default=lambda when: when.isoformat())
+            self._producer.produce(self._topic, value.encode(), partition=number % 2)
+            self._producer.poll(0)
+        assert self._producer.flush(60) == 0
+        self._sent += count
+
+    def require_equal(self) -> None:
+        wait_until(self._is_read, within=SPARK_SECONDS)
+        active = self.pair.active()
+        assert active is not None
+        active.wait_settled()
+        outcomes = compare(self._url, self._year.slice(0, self._sent))
+        assert [outcome for outcome in outcomes if not outcome.equal] == []
+        assert all(outcome.expected > 0 for outcome in outcomes)
+
+    def _is_read(self) -> bool:
+        active = self.pair.active()
+        status = active.status() if active else None
+        return status is not None and status["sources"]["departures"]["log"]["rows"] == self._sent
+
+
+def application(brokers: list[str], topic: str) -> str:
+    tree = yaml.safe_load(sample_application("flights.yaml"))
+    tree["streams"]["departures"]["log"] = {"type": "kafka", "brokers": brokers, "topic": topic}
+    return yaml.safe_dump(tree, sort_keys=False)
+
+
+@pytest.fixture
+def flights(
+    brokers: list[str], tmp_path: Path, postgres: EmbeddedPostgres
+) -> Iterator[LoggedFlights]:
+    build(JAR)
+    fetch(CONNECTOR)
+    topic = new_topic(brokers, partitions=2)
+    spark: dict[str, Any] = {"spark": {"spark.jars": ",".join(map(str, paths(CONNECTOR)))}}
+    with fresh_database(postgres, "kafka_log") as url:
+        pair = Pair(tmp_path, application(brokers, topic), url, query=spark)
+        with running_pair(pair):
+            pair.wait_protected()
+            yield LoggedFlights(pair, url, brokers, topic)
+
+
+def test_rows_are_those_of_the_reference_after_the_active_was_killed(
+    flights: LoggedFlights,
+) -> None:
+    flights.send(20_000)
+    flights.require_equal()
+    pair = flights.pair
+    active = pair.active()
+    assert active is not None
+    active.kill_everything()
+    flights.send(10_000)
+    flights.require_equal()
+    active.start()
+    pair.wait_protected()
+    flights.send(5_000)
+    flights.require_equal()

@@ -50,7 +50,7 @@ class ExecutionConfig(Section):
         default="local[2]",
         pattern=rf"^({_LOCAL}|{_STANDALONE})$",
         description="Spark master that runs the queries: local, local[N], local[*] or local[N,F] "
-        "on this host, or spark://HOST:PORT[,HOST:PORT] for a standalone cluster. Group-wide.",
+        "on this host, or spark://HOST:PORT[,HOST:PORT] for a standalone cluster.",
     )
     executors: ExecutorsConfig = ExecutorsConfig()
     checkpoint: Path | None = Field(

@@ -23,7 +23,6 @@ GROUP_WIDE = (
     "event_sync.heartbeat_interval",
     "receive.max_producers",
     "receive.dedup_window",
-    "execution.master",
     "query.shuffle_partitions",
     "query.read_parallelism",
     "query.state_store",

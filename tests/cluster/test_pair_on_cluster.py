@@ -37,6 +37,23 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def half_moved(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
+    """A pair of which only the second node runs its queries on the cluster."""
+
+    def node(home: Path, application: str, url: str, name: str, **sections: Any) -> NodeUnderTest:
+        given = home, application, url, name
+        if name == "node-a":
+            return NodeUnderTest(*given, **sections)
+        return node_on(cluster, tmp_path / "shared", *given, **sections)
+
+    with fresh_database(postgres, "half_moved") as url:
+        pair = Pair(tmp_path, sample_application("flights.yaml"), url, node)
+        with running_pair(pair):
+            pair.wait_protected()
+            yield Flights(pair, url)
+
+
+@pytest.fixture
 def flights(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
     node = partial(node_on, cluster, tmp_path / "shared")
     with fresh_database(postgres, "cluster") as url:
@@ -99,3 +116,19 @@ def test_node_process_may_restart_while_executors_read(flights: Flights) -> None
         node.kill("node")
     flights.send(20_000)
     flights.require_equal()
+
+
+def test_batches_are_equal_on_the_cluster_and_on_the_host(half_moved: Flights) -> None:
+    half_moved.send(20_000)
+    half_moved.require_equal()
+    active = half_moved.pair.active()
+    assert active is not None
+    passive = half_moved.pair.other(active)
+
+    def admitted(node: NodeUnderTest) -> dict[str, int]:
+        status = node.status()
+        assert status is not None
+        assert status["counts"]["digest_mismatches"] == 0
+        return {name: query["batch"] for name, query in status["queries"].items()}
+
+    wait_until(lambda: admitted(active) == admitted(passive), within=SPARK_SECONDS)

@@ -21,6 +21,7 @@ def digest(**sections: object) -> str:
         {"http": {"listen": "127.0.0.1:1"}},
         {"database": {"url": "postgresql://elsewhere/db"}},
         {"query": {"heap": "2GiB"}},
+        {"execution": {"master": "local[1]"}},
     ],
 )
 def test_node_settings_do_not_change_the_group_digest(own: dict) -> None:
@@ -38,7 +39,6 @@ def test_node_settings_do_not_change_the_group_digest(own: dict) -> None:
         {"event_sync": {"heartbeat_interval": "100ms"}},
         {"receive": {"max_producers": 5}},
         {"receive": {"dedup_window": 5}},
-        {"execution": {"master": "local[1]"}},
         {"query": {"shuffle_partitions": 2}},
         {"query": {"read_parallelism": 1}},
         {"query": {"state_store": "rocksdb"}},

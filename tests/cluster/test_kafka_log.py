@@ -29,6 +29,7 @@ from tests.waiting import wait_until
 pytestmark = [
     needs_kafka(),
     needs("javac"),
+    pytest.mark.nightly("two Sparks and a broker take a minute and a half"),
     pytest.mark.spark,
 ]
 CONNECTOR = Path(__file__).parents[2] / "benchmarks" / "spark_kafka_jars.txt"

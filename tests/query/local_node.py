@@ -53,6 +53,8 @@ class LocalNode(rpc.LocalServicer):
         self.seen = Seen()
         self.refusals: dict[str, str] = {}
         self.skipped: set[tuple[str, int]] = set()
+        # By sequence, where the log of a stream ends there.
+        self.log_ends: dict[int, str] = {}
         # The journal begins after this mark of each query.
         self.trimmed_through = 0
         self._marks: dict[str, list[Mark]] = {}
@@ -174,7 +176,9 @@ class LocalNode(rpc.LocalServicer):
     def LogEnds(  # noqa: N802
         self, request: pb.LogEndsRequest, context: grpc.ServicerContext
     ) -> pb.LogEndsReply:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no stream of this node has a log")
+        self._known(request.incarnation, context)
+        ends = self.log_ends.get(request.sequence)
+        return pb.LogEndsReply(pending=True) if ends is None else pb.LogEndsReply(ends=ends)
 
     def Skipped(  # noqa: N802
         self, request: pb.SkippedRequest, context: grpc.ServicerContext

@@ -47,6 +47,7 @@ process has a deadline of 10 s (CALL_SECONDS of query/link.py)."""
 
 SOCKET_LOOK_SECONDS = 5.0
 LOG_BEGINS_SECONDS = 0.2
+LOG_THREADS = 2
 
 VERDICTS = {
     Admission.ADMITTED: pb.AdmitBatchReply.ADMITTED,
@@ -114,6 +115,8 @@ class LocalService(rpc.LocalServicer):
         self._steps, self._answers, self._outbox = steps, answers, outbox
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
         self._endpoints, self._check_logs = endpoints, check_logs
+        # Threads of their own, since all others may wait for a sink.
+        self._log_threads = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="logs")
         # By query and lineage: a query that Spark has not stopped yet may wait beside the new one.
         self._waiting: dict[tuple[str, str], asyncio.Future[Mark]] = {}
         self._to_query: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
@@ -231,8 +234,9 @@ class LocalService(rpc.LocalServicer):
     async def _require_same_logs(self, query: str, context: Context) -> None:
         if self._check_logs is None:
             return
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.to_thread(self._check_logs, query)
+            await loop.run_in_executor(self._log_threads, self._check_logs, query)
         except SourceUnavailable as error:
             # The query process asks again, until the log answers.
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))

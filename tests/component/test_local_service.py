@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from ha_engine import __version__
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
+from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.node.local_service import LocalServer, LocalService, PreparedSink
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import digest_of_file, write_batch_file
@@ -40,6 +41,8 @@ class Recorder:
     changed_after: int = 0
     trimmed_through: int = 0
     orphans: int = 0
+    log_error: Exception | None = None
+    ends: str | None = None
     told: list[on.Input] = field(default_factory=list)
 
     def handle(self, event: on.Input) -> None:
@@ -71,6 +74,13 @@ class Recorder:
 
     def orphaned(self) -> None:
         self.orphans += 1
+
+    def check_logs(self, query: str) -> None:
+        if self.log_error is not None:
+            raise self.log_error
+
+    def log_ends(self, stream: str, sequence: int) -> str | None:
+        return self.ends
 
 
 @dataclass
@@ -123,6 +133,7 @@ async def local(tmp_path: Path, sinks: dict[str, dict[str, PreparedSink]]) -> As
         lambda query: sinks.get(query, {}),
         lambda query, number: None,
         recorder,
+        check_logs=recorder.check_logs,
     )
     server = LocalServer(service, tmp_path / "run" / "s")
     await server.start()
@@ -345,3 +356,29 @@ async def test_sink_that_raises_at_a_schema_stops_only_its_own_query(
     assert refused["good"] == ""
     assert "failed in prepare: KeyError: 'no such column'" in refused["bad"]
     assert local.recorder.told == [on.QueryRefused("bad", refused["bad"], "")]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SourceUnavailable("no broker answers"), grpc.StatusCode.UNAVAILABLE),
+        (SourceRefused("it was created again"), grpc.StatusCode.ABORTED),
+    ],
+)
+async def test_batch_that_may_be_of_another_log_is_not_admitted(
+    local: Local, error: Exception, code: grpc.StatusCode
+) -> None:
+    local.recorder.log_error = error
+    with pytest.raises(grpc.aio.AioRpcError, match=str(error)) as refused:
+        await local.stub.AdmitBatch(local.pending(1))
+    assert refused.value.code() is code
+    local.recorder.log_error = None
+    await local.stub.AdmitBatch(local.pending(1))
+    assert local.admitted() == [1]
+
+
+async def test_log_that_has_not_begun_is_asked_for_again(local: Local) -> None:
+    request = pb.LogEndsRequest(incarnation="i", stream="s", sequence=3)
+    assert (await local.stub.LogEnds(request)).pending
+    local.recorder.ends = "{}"
+    assert (await local.stub.LogEnds(request)).ends == "{}"

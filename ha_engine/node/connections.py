@@ -64,8 +64,8 @@ def check_connections(application: StreamApplication, group: str) -> Iterator[Co
             make = partial(_source_of, application, group, stream, source)
             yield _checked("source", f"{stream.name}/{source.name}", source.type, make)
         if stream.log is not None:
-            made = log_of(group, stream, stream.log, application.directory)
-            yield _checked("log", stream.name, stream.log.type, made)
+            make = partial(_log_of, application, group, stream, stream.log)
+            yield _checked("log", stream.name, stream.log.type, make)
     for query in application.queries.values():
         for sink in query.sinks:
             if isinstance(sink, PluginSinkSpec):
@@ -78,6 +78,10 @@ def _source_of(
 ) -> Any:
     message_decoder(stream, spec, application.directory, PEEK_ROWS_MAX)
     return source_maker(group, stream, spec, application.directory)()
+
+
+def _log_of(application: StreamApplication, group: str, stream: StreamSpec, log: SourceSpec) -> Any:
+    return log_of(group, stream, log, application.directory)()
 
 
 def _sink_of(application: StreamApplication, group: str, query: str, spec: PluginSinkSpec) -> Any:

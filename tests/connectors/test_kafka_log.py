@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,9 @@ from ha_engine.connectors.kafka.log import (
     spark_options,
 )
 from ha_engine.errors import SourceRefused
+from ha_engine.node.connections import check_connections
 from ha_engine.plugins import SourceBatch, SourcePlace
+from ha_engine.query.application import load_application
 from tests.connectors.kafka_broker import KafkaCluster, admin, create, kafka, new_topic
 from tests.connectors.kafka_jars import needs_kafka
 from tests.connectors.test_kafka_source import Writer, numbers, trusting
@@ -183,3 +186,17 @@ def test_java_gets_the_same_credentials(cluster: KafkaCluster) -> None:
     assert found["kafka.sasl.jaas.config"].endswith(
         'ScramLoginModule required username="a\\"b" password="c\\\\d";'
     )
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_check_of_an_application_asks_for_the_topic(
+    brokers: list[str], tmp_path: Path, exists: bool
+) -> None:
+    topic = new_topic(brokers) if exists else "no-such-topic"
+    log = {"type": "kafka", "brokers": brokers, "topic": topic, "timeout": "60s"}
+    stream = {"schema": {"id": "int"}, "log": log}
+    tree = {"name": "a", "streams": {"s": stream}, "queries": {"q": {"sql": "SELECT id FROM s"}}}
+    (tmp_path / "app.yaml").write_text(json.dumps(tree))
+    (found,) = check_connections(load_application(tmp_path / "app.yaml"), "group")
+    assert (found.kind, found.place, found.type, found.checked) == ("log", "s", "kafka", True)
+    assert found.error is None if exists else "no-such-topic" in str(found.error)

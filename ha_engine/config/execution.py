@@ -44,7 +44,7 @@ class ExecutionTls(ServerTls):
 
 
 class ExecutionConfig(Section):
-    """Where Spark computes the batches: on this host, or on the executors of a cluster."""
+    """The place where Spark computes the batches: this host, or the executors of a cluster."""
 
     master: str = Field(
         default="local[2]",

@@ -2,7 +2,8 @@
 that need a restart.
 
 The certificates of event sync and of ingest need no reload, because each new connection reads their
-files. The node reads the certificate of HTTP at its start and at each reload.
+files. The node reads the certificate of HTTP, and that of the authority for executors, at its
+start and at each reload.
 """
 
 from __future__ import annotations

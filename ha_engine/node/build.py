@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -40,7 +40,6 @@ from ha_engine.publish.sink import Authority
 from ha_engine.query.application import (
     StreamApplication,
 )
-from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.query.runtime import checkpoint_versions, runtime_versions, why_not_continued
 from ha_engine.receive.backlog import Disk, NodeBacklog
 from ha_engine.receive.gate import Backlog, Counters, Gate, GroupJournal
@@ -53,7 +52,6 @@ from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import Hello
 from ha_engine.types import Holder
 from ha_engine.web.hosts import name_of
-from ha_engine.web.tls import authority
 
 
 def core_of(
@@ -206,24 +204,6 @@ def range_server_of(
 
     token = token_of(execution.secret.get_secret_value())
     return RangeServer(RangeService(records, token, sent), execution.listen, execution.tls)
-
-
-def endpoints_of(
-    config: Config, group_id: str, others: Sequence[str], last_epoch: int
-) -> Endpoints | None:
-    """Where executors read a range of the journal: at this node's address, else at those of
-    ``others``. The last record of the range has the epoch ``last_epoch``.
-
-    Return None if Spark's tasks run on this host. Raises ConfigError if the certificate of
-    the authority cannot be read.
-    """
-    execution = config.execution
-    if not execution.on_cluster:
-        return None
-    file = execution.tls.ca
-    ca = authority(file, "execution.tls.ca") if file else None
-    token = token_of(execution.secret.get_secret_value())
-    return Endpoints((execution.address, *others), token, ca, group_id, last_epoch)
 
 
 def access_of(config: Config) -> Access:

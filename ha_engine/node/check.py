@@ -14,8 +14,9 @@ from pydantic import SecretStr
 from ha_engine.config import Config
 from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError, EngineError
-from ha_engine.node.connectors import log_options, message_decoder, sinks_of, source_options
+from ha_engine.node.connectors import message_decoder, sinks_of, source_options
 from ha_engine.query.application import StreamApplication, load_application
+from ha_engine.query.kafka_stream import log_options
 from ha_engine.sync import credentials
 from ha_engine.web.certificates import Presented, presented, require_sound
 from ha_engine.web.tls import authority, server_context
@@ -69,7 +70,7 @@ def read_application(config: Config) -> StreamApplication:
             source_options(stream, source, application.directory)
             message_decoder(stream, source, application.directory, config.receive.max_record_rows)
         if stream.log is not None:
-            log_options(stream, stream.log, application.directory)
+            log_options(stream.name, stream.log, application.directory)
     return application
 
 

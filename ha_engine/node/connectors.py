@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from ha_engine.config import Config
 from ha_engine.config.load import dereferenced
-from ha_engine.connectors.kafka.log import KafkaLog, KafkaLogOptions
+from ha_engine.connectors.kafka.log import KafkaLog
 from ha_engine.errors import ApplicationError, ConfigError
 from ha_engine.formats.csv_rows import CsvColumn
 from ha_engine.formats.message_writers import open_writer
@@ -43,6 +43,7 @@ from ha_engine.query.application import (
     StreamApplication,
     StreamSpec,
 )
+from ha_engine.query.kafka_stream import log_options
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.intake import Intake
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
@@ -158,16 +159,9 @@ def _puller(
 
 def log_of(group: str, stream: StreamSpec, spec: SourceSpec, base: Path) -> Callable[[], KafkaLog]:
     """Return a function that makes the log of a stream. Raises ConfigError."""
-    options = log_options(stream, spec, base)
+    options = log_options(stream.name, spec, base)
     place = SourcePlace(group, stream.name, spec.name, stream.arrow_schema)
     return lambda: KafkaLog(options, place)
-
-
-def log_options(stream: StreamSpec, spec: SourceSpec, base: Path) -> KafkaLogOptions:
-    """The options of the log of a stream, with references resolved. Raises ConfigError."""
-    options = options_of(f"stream {stream.name}: log", KafkaLog.Options, spec.options, base)
-    assert isinstance(options, KafkaLogOptions)
-    return options
 
 
 def source_maker(

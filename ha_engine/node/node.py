@@ -35,7 +35,6 @@ from ha_engine.node.build import (
     access_of,
     backlog_of,
     core_of,
-    endpoints_of,
     gate_of,
     hello_of,
     host_names_of,
@@ -401,12 +400,14 @@ class Node:
         return next((report.ingest for report in reports if report.url == url), "")
 
     def _endpoints(self, last: int) -> Endpoints | None:
-        """Where executors of a cluster read records up to ``last``: from this node, else from its
-        peers."""
+        """The nodes from which executors of a cluster read records up to ``last``: this node, and
+        its peers if it is away. None if Spark's tasks run on this host."""
+        if self.ranges is None:
+            return None
         others = (report.ranges for _, report in self.peers.reports().values())
+        addresses = (self.config.execution.address, *filter(None, others))
         epoch = self.core.journal.position_at(last).epoch
-        group_id = self.core.group_id or ""
-        return endpoints_of(self.config, group_id, [one for one in others if one], epoch)
+        return self.ranges.endpoints(addresses, self.core.group_id or "", epoch)
 
     def highest_planned(self, query: str) -> float:
         return self.core.deployment.marks[query].ledger_end_max

@@ -20,6 +20,7 @@ from ha_engine.auth import bears
 from ha_engine.config.execution import ExecutionTls
 from ha_engine.errors import DiskFailed, JournalDamaged, UnknownJournalVersion
 from ha_engine.journal.reading import read_stream_frames
+from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.system.files import OS_FILES, Files
 from ha_engine.types import Extent, Position
 from ha_engine.v1 import ranges_pb2 as pb
@@ -102,7 +103,7 @@ class RangeService(rpc.RangesServicer):
         message_bytes: int = MESSAGE_BYTES,
         files: Files = OS_FILES,
     ) -> None:
-        self.guard = _Guard(token)
+        self.guard, self.token = _Guard(token), token
         self._records, self._files = records, files
         self._on_sent = on_sent
         self._calls, self._calls_max = 0, calls_max
@@ -246,6 +247,7 @@ class RangeServer:
         self.address = ""
         """The address on which the server listens; empty before ``start``."""
         self.port = 0
+        self._ca: bytes | None = None
 
     async def start(self) -> None:
         """Listen for readers. Raises AddressInUse, ConfigError."""
@@ -268,11 +270,16 @@ class RangeServer:
         self.address = f"{self._listen.rpartition(':')[0]}:{self.port}"
 
     def look_at_certificate(self) -> None:
-        """Raise ConfigError if a certificate that is now in a file is unusable for new
-        connections."""
+        """Read the certificate of the authority, which executors get with each batch.
+
+        Raise ConfigError if a certificate that is now in a file is unusable for new connections."""
         readable_pair(self._tls, "execution.tls")
         if self._tls.ca is not None:
-            authority(self._tls.ca, "execution.tls.ca")
+            self._ca = authority(self._tls.ca, "execution.tls.ca")
+
+    def endpoints(self, addresses: tuple[str, ...], group_id: str, last_epoch: int) -> Endpoints:
+        """The nodes at ``addresses``, with the credentials that executors need to read there."""
+        return Endpoints(addresses, self._service.token, self._ca, group_id, last_epoch)
 
     async def stop(self) -> None:
         """End the calls after at most GRACE_SECONDS, and stop listening. Readers continue at

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ha_engine.connectors.kafka.log import TopicIdentity
-from ha_engine.node.connectors import log_options
 from ha_engine.query.application import StreamApplication
+from ha_engine.query.kafka_stream import log_options
 from ha_engine.receive.log_history import LogHistory
 
 
@@ -25,7 +25,7 @@ class StreamLogs:
     def of(cls, application: StreamApplication, history: LogHistory) -> StreamLogs:
         """Make the logs, without a connection. Raises ConfigError."""
         options = {
-            name: log_options(stream, stream.log, application.directory)
+            name: log_options(name, stream.log, application.directory)
             for name, stream in application.streams.items()
             if stream.log is not None
         }

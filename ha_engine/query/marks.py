@@ -14,7 +14,7 @@ from ha_engine.v1 import local_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The bytes of a range of records on this host, and where tasks on other hosts read them.
+    """The bytes of a range of records on this host, and the nodes that send them to other hosts.
 
     ``endpoints`` is None if all tasks run on this host.
     """
@@ -50,7 +50,7 @@ class Marks:
         return Mark(self._query, reply.number, reply.sequence)
 
     def located(self, number: int, first: int, last: int) -> Located:
-        """Where the records from ``first`` to ``last`` are; a skipped batch has none.
+        """The places of the records from ``first`` to ``last``; a skipped batch has none.
 
         Raises CheckpointTooOld if the journal has trimmed these records.
         """

@@ -1,4 +1,6 @@
-"""Where Spark's workers on other hosts read the journal. Spark sends this value to the workers.
+"""The nodes from which Spark's workers on other hosts read the journal.
+
+Spark sends this value to the workers.
 
 This module imports no gRPC, since the driver and workers on the node's host do not need it.
 """

@@ -1,4 +1,4 @@
-"""Where the log of a stream ended at each record of the journal.
+"""The ends of a stream's log at the records of the journal.
 
 The events of a stream may stay in Kafka. Then the journal has records without rows, each with the
 offsets up to which the stream has grown. A mark covers records, and so says which events of Kafka

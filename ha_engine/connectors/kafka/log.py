@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, model_validator
 
 from ha_engine.connectors.kafka.cluster import Cluster, Topic
 from ha_engine.connectors.kafka.errors import SOURCE
 from ha_engine.connectors.kafka.offsets import UNKNOWN, Positions
-from ha_engine.connectors.kafka.options import ClusterOptions
+from ha_engine.connectors.kafka.options import ClusterOptions, protocol
 from ha_engine.connectors.streams import parsed_position
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Backlog, SourceBatch, SourcePlace
@@ -186,15 +186,14 @@ def ends_of(offset: str) -> str:
     return json.dumps({positions.topic: {str(n): at for n, at in enumerate(positions.next)}})
 
 
-def spark_options(options: Any) -> dict[str, str]:
-    """The options of Spark's Kafka source for ``options``, a KafkaLogOptions, without offsets.
+def spark_options(options: KafkaLogOptions) -> dict[str, str]:
+    """The options of Spark's Kafka source for ``options``, without offsets.
 
     Files of TLS are read here, so that executors need none. Raises OSError.
     """
     found = {"subscribe": options.topic, "kafka.bootstrap.servers": ",".join(options.brokers)}
     tls, sasl = options.tls, options.sasl
-    protocol = ("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT")
-    found["kafka.security.protocol"] = protocol
+    found["kafka.security.protocol"] = protocol(options)
     if tls is not None:
         if tls.ca_file is not None:
             found["kafka.ssl.truststore.type"] = "PEM"
@@ -205,7 +204,7 @@ def spark_options(options: Any) -> dict[str, str]:
             found["kafka.ssl.keystore.key"] = tls.key_file.read_text()
         if tls.key_password is not None:
             found["kafka.ssl.key.password"] = tls.key_password.get_secret_value()
-    if sasl is not None:
+    if sasl is not None and sasl.user is not None and sasl.password is not None:
         kind = "plain.Plain" if sasl.mechanism == "PLAIN" else "scram.Scram"
         found["kafka.sasl.mechanism"] = sasl.mechanism
         found["kafka.sasl.jaas.config"] = (

@@ -189,10 +189,14 @@ def without_values(text: str, options: ClusterOptions) -> str:
     return text
 
 
+def protocol(options: ClusterOptions) -> str:
+    """Kafka's name of the protocol, for librdkafka and for clients in Java."""
+    return ("SASL_" if options.sasl else "") + ("SSL" if options.tls else "PLAINTEXT")
+
+
 def _security(options: ClusterOptions) -> dict[str, Any]:
     tls, sasl = options.tls, options.sasl
-    protocol = ("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT")
-    found: dict[str, Any] = {"security.protocol": protocol}
+    found: dict[str, Any] = {"security.protocol": protocol(options)}
     if tls is not None:
         found |= {
             "ssl.ca.location": tls.ca_file and str(tls.ca_file),

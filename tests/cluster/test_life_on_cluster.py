@@ -12,8 +12,8 @@ from ha_engine.demo.nodes import sample_application
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
+from tests.cluster.nodes import node_on
 from tests.cluster.standalone import Cluster, running_cluster
-from tests.cluster.test_pair_on_cluster import node_on
 from tests.e2e.databases import fresh_database
 from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.programs import needs

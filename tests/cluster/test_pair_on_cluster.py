@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from ha_engine.demo.nodes import sample_application
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
-from tests.cluster.standalone import SECRET, Cluster, running_cluster
+from tests.cluster.nodes import node_on
+from tests.cluster.standalone import Cluster, running_cluster
 from tests.e2e.databases import fresh_database
-from tests.e2e.flights import Flights
-from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, free_port
-from tests.e2e.pair import Pair, running_pair, same_journal
+from tests.e2e.flights import Flights, flying
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
+from tests.e2e.pair import same_journal
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -46,32 +46,17 @@ def half_moved(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> 
             return NodeUnderTest(*given, **sections)
         return node_on(cluster, tmp_path / "shared", *given, **sections)
 
-    with fresh_database(postgres, "half_moved") as url:
-        pair = Pair(tmp_path, sample_application("flights.yaml"), url, node)
-        with running_pair(pair):
-            pair.wait_protected()
-            yield Flights(pair, url)
+    with fresh_database(postgres, "half_moved") as url, flying(tmp_path, url, node) as flights:
+        flights.pair.wait_protected()
+        yield flights
 
 
 @pytest.fixture
 def flights(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
     node = partial(node_on, cluster, tmp_path / "shared")
-    with fresh_database(postgres, "cluster") as url:
-        pair = Pair(tmp_path, sample_application("flights.yaml"), url, node)
-        with running_pair(pair):
-            pair.wait_protected()
-            yield Flights(pair, url)
-
-
-def node_on(cluster: Cluster, shared: Path, *given: Any, **sections: Any) -> NodeUnderTest:
-    execution = {
-        "master": cluster.url,
-        "executors": {"count": 2, "cores": 1, "memory": "512MiB"},
-        "checkpoint": str(shared),
-        "listen": f"127.0.0.1:{free_port()}",
-        "secret": SECRET,
-    }
-    return NodeUnderTest(*given, execution=execution, **sections)
+    with fresh_database(postgres, "cluster") as url, flying(tmp_path, url, node) as flights:
+        flights.pair.wait_protected()
+        yield flights
 
 
 def test_rows_are_those_of_the_reference_after_the_active_was_killed(flights: Flights) -> None:

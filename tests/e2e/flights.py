@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,20 @@ from ha_engine.client import Producer
 from ha_engine.demo.comparison import compare
 from ha_engine.demo.flights import departures
 from ha_engine.demo.nodes import sample_application
+from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair
 
 
 @contextmanager
-def flying(directory: Path, database_url: str, **sections: dict[str, Any]) -> Iterator[Flights]:
+def flying(
+    directory: Path,
+    database_url: str,
+    node: Callable[..., NodeUnderTest] = NodeUnderTest,
+    /,
+    **sections: dict[str, Any],
+) -> Iterator[Flights]:
     """Run a pair with the demo's application."""
-    pair = Pair(directory, sample_application("flights.yaml"), database_url, **sections)
+    pair = Pair(directory, sample_application("flights.yaml"), database_url, node, **sections)
     with running_pair(pair):
         yield Flights(pair, database_url)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from ha_engine.api.cluster_body import Cluster, ClusterNode, LeaseBody, NodeQuery, Rejoin
-from ha_engine.core import Core
+from ha_engine.core import Core, QueryState
 from ha_engine.sync import QueryReport, Report
 from ha_engine.types import LeaseRow, Member
 
@@ -207,8 +207,11 @@ def _lag(report: Report, holds: Report) -> int:
 
 
 def _batches_to_go(report: Report, holds: Report) -> int:
+    """The batches that the node lacks, without those of queries that only the active runs."""
     has = {query.query: query.batch for query in report.queries}
-    return sum(max(0, query.batch - has.get(query.query, 0)) for query in holds.queries)
+    standby = {query.query for query in report.queries if query.state == QueryState.STANDBY.value}
+    run = (query for query in holds.queries if query.query not in standby)
+    return sum(max(0, query.batch - has.get(query.query, 0)) for query in run)
 
 
 def _lease(row: LeaseRow) -> LeaseBody:

@@ -39,7 +39,7 @@ ROLE_CODES = {
     "stopped": 6,
 }
 """The numbers never change, because dashboards and alerts compare with them."""
-STATE_CODES = {"waiting": 0, "running": 1, "failed": 2}
+STATE_CODES = {"waiting": 0, "running": 1, "failed": 2, "standby": 3}
 SOURCE_CODES = {
     "stopped": 0,
     "idle": 1,
@@ -388,7 +388,7 @@ class NodeMetrics:
     def _queries(self, queries: dict[str, Any]) -> Iterator[Metric]:
         labels = [*self._labels, "query"]
         state = GaugeMetricFamily(
-            "ha_engine_query_state", "0 waiting, 1 running, 2 failed.", labels=labels
+            "ha_engine_query_state", "0 waiting, 1 running, 2 failed, 3 standby.", labels=labels
         )
         for query, values in queries.items():
             state.add_metric([*self._labels.values(), query], STATE_CODES[values["state"]])

@@ -29,7 +29,7 @@ from ha_engine.api.status_body import (
     Status,
 )
 from ha_engine.config.reload import Reloaded
-from ha_engine.core import Core
+from ha_engine.core import Core, QueryState
 from ha_engine.core.marks import QueryMarks
 from ha_engine.core.process import QueryProcessState
 from ha_engine.publish import SinkStatus
@@ -314,7 +314,7 @@ def _query(report: QueryReport, core: Core, stages: Stages, ages: _Ages) -> Quer
         "settled": marks.settled,
         "differs": report.differs or None,
         "backlog_events": marks.events_pending,
-        "lag_seconds": ages.of_query(marks),
+        "lag_seconds": 0.0 if life.state is QueryState.STANDBY else ages.of_query(marks),
         "outbox_batches": batches,
         "outbox_bytes": size,
         "batch_rows": progress.input_rows,

@@ -207,7 +207,7 @@ class QueryStatus(TypedDict):
     """One query. Each batch is identified by its number."""
 
     state: str
-    """'waiting', 'running' or 'failed'."""
+    """'waiting', 'running', 'failed', or 'standby' while only the active runs the query."""
     reason: str | None
     """Why the query has failed."""
     failed_batch: int | None

@@ -63,6 +63,8 @@ def _yes(true: bool) -> str:
 
 
 def _batches(name: str, query: dict[str, Any]) -> str:
+    if query["state"] == "standby":
+        return f"{escape(name)} [dim]standby[/]"
     failed = " [bold red]failed[/]" if query["state"] == "failed" else ""
     return f"{escape(name)} {query['batch']}/{query['published']}{failed}"
 

@@ -8,7 +8,7 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-_STATE_STYLES = {"running": "green", "waiting": "yellow", "failed": "bold red"}
+_STATE_STYLES = {"running": "green", "standby": "dim", "waiting": "yellow", "failed": "bold red"}
 
 
 def node_table(status: dict[str, Any]) -> Table:

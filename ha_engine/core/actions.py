@@ -273,6 +273,21 @@ class StopQueryProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class Takeover:
+    """What a new active needs to continue a query that only the active runs (RULES.md#r33).
+
+    The node became the active in ``epoch``. Every sink has the batches up to ``published``. Each of
+    ``shared`` is (epoch, number): a checkpoint that the active of that epoch wrote has the batches
+    of this journal up to ``number``. No number is above ``published``, since the output of later
+    batches may be on the disk of that active only.
+    """
+
+    epoch: int
+    published: int
+    shared: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunQuery:
     """Start one query in the query process.
 
@@ -281,7 +296,8 @@ class RunQuery:
     sources (RULES.md#r18). ``must_resume`` is True if no replay can rebuild the query's state:
     other code made a part of it, or its records are trimmed. ``digest`` identifies the only
     definition of the query that may run (RULES.md#r23). ``earlier`` lists further lineages whose
-    checkpoint the query may continue as one of ``lineage``.
+    checkpoint the query may continue as one of ``lineage``. ``takeover`` is None if every node runs
+    the query.
     """
 
     query: str
@@ -290,6 +306,17 @@ class RunQuery:
     must_resume: bool
     digest: str
     earlier: tuple[str, ...] = ()
+    takeover: Takeover | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HaltQuery:
+    """Stop a query that only the active runs, since this node is no longer the active.
+
+    The driver answers with QueryHalted, once the query no longer writes to its checkpoint.
+    """
+
+    query: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,5 +356,6 @@ Action = (
     | StartQueryProcess
     | StopQueryProcess
     | RunQuery
+    | HaltQuery
     | Exit
 )

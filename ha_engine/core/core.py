@@ -214,7 +214,9 @@ class Core:
             self.role_machine.perform_all(holding.plan_marks(self.now))
         self.role_machine.perform_all(self.query_control.answers(self.journal.committed))
         if self._may_run and self.role is not Role.STARTING:
-            self.role_machine.perform_all(self.query_control.run(self.now, self.journal.committed))
+            journal = self.journal
+            run = self.query_control.run(self.now, journal.committed, journal.epochs)
+            self.role_machine.perform_all(run)
         self.role_machine.perform_all(self.query_control.begin_snapshot())
         self.role_machine.leave()
 

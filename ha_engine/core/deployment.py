@@ -28,6 +28,7 @@ from ha_engine.types import (
     EpochStart,
     Events,
     Mark,
+    Position,
     Published,
     QueryVersion,
     Record,
@@ -54,7 +55,12 @@ class Deployment:
         self.marks = {
             plan.name: QueryMarks(plan.name, plan.streams, plan.sinks, limits) for plan in plans
         }
-        self.lives = {plan.name: QueryLife(plan.name, restarts) for plan in plans}
+        self.lives = {plan.name: QueryLife(plan.name, restarts, warm=plan.warm) for plan in plans}
+        # The queries that only the active runs, those of them that the query process must stop, and
+        # those that it has not reported as stopped yet.
+        self._warm = [plan.name for plan in plans if plan.warm]
+        self._to_halt: list[str] = []
+        self._halting: set[str] = set()
         self.versions = Versions()
         self.skips = Skips()
         # The newest mark of each query that the deployed application does not have.
@@ -137,7 +143,11 @@ class Deployment:
 
     def need(self) -> int:
         """The lowest sequence after which some query still needs records (RULES.md#r28)."""
-        return min((marks.need for marks in self.marks.values()), default=self._trimmed_through)
+        return min(map(self._need, self.marks), default=self._trimmed_through)
+
+    def _need(self, name: str) -> int:
+        on_standby = self.lives[name].state is QueryState.STANDBY
+        return self.marks[name].need_on_standby if on_standby else self.marks[name].need
 
     def forget_through(self, sequence: int) -> None:
         """Forget the marks and skips in the records up to ``sequence``, which the journal has
@@ -205,7 +215,8 @@ class Deployment:
         """
         for name, marks in self._running():
             behind = slowest(name, marks.admitted)
-            mark = marks.plan(now, committed, behind, starting=starting(name), barrier=barrier)
+            late = name not in self._warm and starting(name)
+            mark = marks.plan(now, committed, behind, starting=late, barrier=barrier)
             if mark is not None:
                 yield mark
 
@@ -225,7 +236,7 @@ class Deployment:
                 marks.wake_at(
                     committed,
                     slowest(name, marks.admitted),
-                    starting=starting(name),
+                    starting=name not in self._warm and starting(name),
                     barrier=barrier,
                 )
                 for name, marks in self._running()
@@ -313,8 +324,8 @@ class Deployment:
         return tuple((name, passed) for name, passed in highest if passed is not None)
 
     def caught_up(self, committed: int) -> bool:
-        """Whether every query runs and is at most one batch behind the newest published batch
-        (RULES.md#r10).
+        """Whether every query that this node runs is at most one batch behind the newest published
+        batch (RULES.md#r10).
 
         One batch is allowed: both nodes run a batch at the same time, and the holder may finish it
         first.
@@ -324,6 +335,7 @@ class Deployment:
             and marks.passed is not None
             and marks.passed + 1 >= marks.published_committed(committed)
             for name, marks in self.marks.items()
+            if self.lives[name].state is not QueryState.STANDBY
         )
 
     def backlog_events(self) -> int:
@@ -340,9 +352,50 @@ class Deployment:
 
     # -- life of the queries -----------------------------------------------------------------------
 
-    def runs(self, now: float, committed: int, journal_id: str) -> Iterator[do.RunQuery]:
+    @property
+    def has_warm(self) -> bool:
+        """Whether only the active runs some query."""
+        return bool(self._warm)
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether only another node runs some query now."""
+        return any(self.lives[name].state is QueryState.STANDBY for name in self._warm)
+
+    def take_over(self) -> None:
+        """Let this node, which is the active now, run every query (RULES.md#r33)."""
+        for name in self._warm:
+            self.lives[name].take_over()
+
+    def stand_by(self) -> None:
+        """Stop the queries that only the active runs."""
+        for name in self._warm:
+            self.marks[name].ended()
+            self.lives[name].stand_by()
+        self._halt_all()
+
+    def _halt_all(self) -> None:
+        self._to_halt, self._halting = list(self._warm), set(self._warm)
+
+    def must_not_run(self, query: str) -> bool:
+        """Whether the query process runs the query only because it has not stopped it yet."""
+        return query in self._halting or self.lives[query].state is QueryState.STANDBY
+
+    def halted(self, query: str) -> None:
+        self._halting.discard(query)
+
+    def halts(self) -> Iterator[do.HaltQuery]:
+        """The queries that the query process must stop; each is returned once."""
+        halts, self._to_halt = self._to_halt, []
+        yield from map(do.HaltQuery, halts)
+
+    def runs(
+        self, now: float, committed: int, journal_id: str, epochs: tuple[Position, ...]
+    ) -> Iterator[do.RunQuery]:
         """Start each waiting query whose version in the journal is that of the deployed
         application.
+
+        ``epochs`` has the first position of each epoch of the journal.
 
         No query starts before its application record is committed. A failover could discard an
         uncommitted record, but the checkpoint would keep the lineage of that record.
@@ -353,7 +406,13 @@ class Deployment:
                 lineage, *earlier = (f"{journal_id}:{one}" for one in self.versions.states_of(name))
                 digest, lost = self.plans[name].digest, not self._can_rebuild(name)
                 initial = self.marks[name].initial
-                yield do.RunQuery(name, lineage, initial, lost, digest, tuple(earlier))
+                takeover = self._takeover(name, committed, epochs) if name in self._warm else None
+                yield do.RunQuery(name, lineage, initial, lost, digest, tuple(earlier), takeover)
+
+    def _takeover(self, name: str, committed: int, epochs: tuple[Position, ...]) -> do.Takeover:
+        marks = self.marks[name]
+        shared = tuple(marks.shared(epochs, committed))
+        return do.Takeover(epochs[-1].epoch, marks.published_committed(committed), shared)
 
     def wake_at(self, committed: int) -> float:
         """The moment at which ``runs`` has a query to start, if no input arrives before."""
@@ -361,7 +420,8 @@ class Deployment:
 
     def _ready(self, committed: int) -> Iterator[tuple[str, QueryLife]]:
         for name, life in self.lives.items() if self.changed_at <= committed else ():
-            if self._is_current(name) and not self.marks[name].waits_for_outbox:
+            waits = self.marks[name].waits_for_outbox or name in self._halting
+            if self._is_current(name) and not waits:
                 yield name, life
 
     def _can_rebuild(self, name: str) -> bool:
@@ -383,12 +443,16 @@ class Deployment:
         return self.marks[name].last.through < self._trimmed_through
 
     def process_connected(self) -> None:
-        """Set every running query to WAITING, since a query process asks which queries to start."""
+        """Set every running query to WAITING, since a query process asks which queries to start.
+
+        An earlier node process may have left it with queries of its own time as the active.
+        """
         for life in self.lives.values():
-            if life.state is QueryState.RUNNING:
-                life.state = QueryState.WAITING
+            life.superseded()
+        self._halt_all()
 
     def process_died(self, now: float, reason: str, *, by_host: bool) -> None:
+        self._to_halt, self._halting = [], set()
         for name, life in self.lives.items():
             marks = self.marks[name]
             life.process_died(now, marks.in_flight, reason, by_host=by_host)

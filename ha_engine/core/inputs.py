@@ -296,6 +296,13 @@ class QueryRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryHalted:
+    """The query process does not run the query any more, as HaltQuery asked."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
 class SkipAsked:
     """An operator asked to skip the batch at which the query failed."""
 
@@ -366,6 +373,7 @@ Input = (
     | OutboxRestored
     | QueryFailed
     | QueryRefused
+    | QueryHalted
     | SkipAsked
     | RetryAsked
     | SwitchoverAsked

@@ -12,13 +12,14 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ha_engine.core.outbox_usage import OutboxUsage
 from ha_engine.core.pace import Pace
 from ha_engine.core.pending_events import PendingEvents
 from ha_engine.errors import InvariantBroken
-from ha_engine.types import Events, Mark, Published, QueryBase
+from ha_engine.types import Events, Mark, Position, Published, QueryBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +251,14 @@ class QueryMarks:
     def forget_through(self, sequence: int) -> None:
         """Forget the marks in records up to ``sequence``.
 
-        The query never asks again for the mark of a batch that it has run.
+        The query never asks again for the mark of a batch that it has run, or that another node has
+        run instead.
         """
         count = bisect_right(self._sequences, sequence)
         if count:
             self.kept_after = self.mark_at(self.kept_after.number + count)
             self._throughs, self._sequences = self._throughs[count:], self._sequences[count:]
+            self.admitted = max(self.admitted, self.kept_after.number)
 
     # -- batches -----------------------------------------------------------------------------------
 
@@ -381,6 +384,31 @@ class QueryMarks:
         # After a reset, the outbox may have later batches than the query.
         at = self.admitted if self.passed is None else self.passed
         return at + 1 if self.last.number > at else None
+
+    # -- another node's state ----------------------------------------------------------------------
+
+    def shared(self, epochs: tuple[Position, ...], committed: int) -> Iterator[tuple[int, int]]:
+        """For each epoch, the newest batch that every sink has and that the epoch's active may have
+        run too.
+
+        ``epochs`` has the first position of each epoch. Two journals with the same epoch record
+        have the same records before it, and an active writes all records of its epoch. So the
+        active of an epoch has run this journal's batches up to the last mark of that epoch. Only
+        batches after which this node can continue count.
+        """
+        published = self.published_committed(committed)
+        ends = [start.sequence - 1 for start in epochs[1:]] + [committed]
+        for start, end in zip(epochs, ends, strict=True):
+            number = min(published, self.kept_after.number + bisect_right(self._sequences, end))
+            if number > self.kept_after.number:
+                yield start.epoch, number
+
+    @property
+    def need_on_standby(self) -> int:
+        """Like ``need``, while only another node runs the query: the state will be one after a
+        batch that every sink has, or that of a snapshot."""
+        number = min(self.published_through, self.last.number)
+        return self.mark_at(max(number, self.kept_after.number)).through
 
     # -- planning ----------------------------------------------------------------------------------
 

@@ -19,23 +19,32 @@ ON_CHANGE_MISSING = (
 
 class QueryState(Enum):
     """A query is WAITING for the query process or for its restart, RUNNING, or FAILED until an
-    operator acts."""
+    operator acts. It is on STANDBY while only the active runs it, and this node is not the active
+    (RULES.md#r33)."""
 
+    STANDBY = "standby"
     WAITING = "waiting"
     RUNNING = "running"
     FAILED = "failed"
 
 
+_NOT_TRIED = (QueryState.FAILED, QueryState.STANDBY)
+
+
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """One query of the application; ``on_change`` is keep, reset, or None if the
-    application does not say."""
+    """One query of the application.
+
+    ``on_change`` is keep, reset, or None if the application does not say. If ``warm``, only the
+    active runs the query; otherwise every node does.
+    """
 
     name: str
     digest: str
     streams: frozenset[str]
     sinks: tuple[str, ...]
     on_change: str | None = None
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +79,9 @@ class Failure:
 class QueryLife:
     """The state and the failures of one query on this node."""
 
-    def __init__(self, query: str, policy: RestartPolicy) -> None:
+    def __init__(self, query: str, policy: RestartPolicy, *, warm: bool = False) -> None:
         self.query, self.policy = query, policy
-        self.state = QueryState.WAITING
+        self.state = QueryState.STANDBY if warm else QueryState.WAITING
         # The record that began the state which the query process was told to run.
         self.lineage: int | None = None
         self.failure: Failure | None = None
@@ -98,8 +107,17 @@ class QueryLife:
         """Note that the query process was told to run the query with the state of ``lineage``."""
         self.state, self.lineage = QueryState.RUNNING, lineage
 
+    def take_over(self) -> None:
+        """Let a query on STANDBY run, since this node is the active now."""
+        if self.state is QueryState.STANDBY:
+            self.revive()
+
+    def stand_by(self) -> None:
+        """Put the query on STANDBY, since this node is no longer the active."""
+        self.state = QueryState.STANDBY
+
     def superseded(self) -> None:
-        """Note that the journal has another version of the query than the one that runs."""
+        """Note that the query, if it runs, must be started again."""
         if self.state is QueryState.RUNNING:
             self.state = QueryState.WAITING
 
@@ -113,7 +131,7 @@ class QueryLife:
 
         Enough errors in one batch make the query FAILED.
         """
-        if self.state is QueryState.FAILED:
+        if self.state in _NOT_TRIED:
             return
         if number != self._failed_batch:
             self._failed_batch, self._failures, self._deaths = number, 0, 0
@@ -125,7 +143,7 @@ class QueryLife:
 
         A failure by the host never makes the query FAILED (RULES.md#i15).
         """
-        if self.state is QueryState.FAILED:
+        if self.state in _NOT_TRIED:
             return
         self._hindrances += 1
         self._wait(now, number, reason, self._hindrances + 1)
@@ -138,7 +156,7 @@ class QueryLife:
         A death does not count against the batch if the process had not started the query, or if the
         host caused the death.
         """
-        if self.state is QueryState.FAILED:
+        if self.state in _NOT_TRIED:
             return
         if number is None or self.state is not QueryState.RUNNING:
             self.state = QueryState.WAITING
@@ -164,9 +182,11 @@ class QueryLife:
         self.state = QueryState.WAITING
 
     def refused(self, reason: str) -> None:
+        if self.state is QueryState.STANDBY:
+            return
         self.state, self.failure = QueryState.FAILED, Failure(0, reason)
 
     def revive(self) -> None:
-        """Let a FAILED query run again at once, with no failures counted."""
+        """Let a query run again at once, with no failures counted."""
         self.state, self.restart_at = QueryState.WAITING, -math.inf
         self.advanced()

@@ -17,7 +17,7 @@ from ha_engine.core.barrier import are_finished
 from ha_engine.core.deployment import Deployment
 from ha_engine.core.digests import Digests
 from ha_engine.core.process import QueryProcessState
-from ha_engine.types import SnapshotPlace
+from ha_engine.types import Position, SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ class QueryControl:
                 | on.OutboxRestored(query)
                 | on.QueryFailed(query)
                 | on.QueryRefused(query)
+                | on.QueryHalted(query)
                 | on.SkipAsked(query)
                 | on.RetryAsked(query)
             ):
@@ -103,6 +104,8 @@ class QueryControl:
             case on.QueryRefused(query, reason, lineage):
                 if self._is_present(query, lineage):
                     self.deployment.lives[query].refused(reason)
+            case on.QueryHalted(query):
+                self.deployment.halted(query)
             case on.RetryAsked():
                 self.deployment.retry(event.query)
             case _:
@@ -133,22 +136,31 @@ class QueryControl:
             yield do.AnswerMark(mark, self._lineage(mark.query))
 
     def _is_present(self, query: str, lineage: str | None) -> bool:
-        """Whether ``lineage`` is that of the present version. None is that of a batch from a
-        snapshot, which is only restored for the present version."""
+        """Whether ``lineage`` is that of the query that this node shall run.
+
+        None is the lineage of a batch from a snapshot, which is only restored for the present
+        version.
+        """
+        if self.deployment.must_not_run(query):
+            return False
         return lineage is None or lineage == self._lineage(query)
 
     def _lineage(self, query: str) -> str:
         """The lineage of the query's state, as in the RunQuery that starts the query."""
         return f"{self._journal_id}:{self.deployment.lineage(query)}"
 
-    def run(self, now: float, committed: int) -> Iterator[do.Action]:
+    def run(self, now: float, committed: int, epochs: tuple[Position, ...]) -> Iterator[do.Action]:
         """Start the query process if none runs, and start the queries once that process asks for
-        them."""
+        them.
+
+        ``epochs`` has the first position of each epoch of the journal.
+        """
         incarnation = self.process.start(now)
         if incarnation is not None:
             yield do.StartQueryProcess(incarnation)
         if self.process.connected:
-            yield from self.deployment.runs(now, committed, self._journal_id)
+            yield from self.deployment.halts()
+            yield from self.deployment.runs(now, committed, self._journal_id, epochs)
 
     def wake_at(self, committed: int) -> float:
         """The moment at which ``run`` has something to start, if no input arrives before."""

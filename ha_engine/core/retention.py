@@ -69,6 +69,9 @@ class Retention:
         return self._again_at
 
     def _through(self, retain_after: float) -> int:
+        if self.oldest_revision > self._journal.committed and self._deployment.stands_by:
+            # This node has no state of its own, and its journal does not reach a revision's yet.
+            return self._journal.base.sequence
         return int(
             min(
                 self.oldest_revision, self._journal.committed, self._deployment.need(), retain_after

@@ -136,6 +136,7 @@ class RoleMachine:
 
     def become_active(self, term: Term) -> None:
         self._become(Role.ACTIVE, f"the journal is committed through {self.journal.last}")
+        self.query_control.deployment.take_over()
         self.perform_all(term.begin())
         self.perform(do.FindRevisions())
         silent_since = self.follower.silent_since(self.epoch - 1)
@@ -146,6 +147,7 @@ class RoleMachine:
         self._become(Role.DEMOTING, reason)
         self._close(reason)
         self.term = None
+        self.query_control.deployment.stand_by()
         self.lease.end(self.epoch)
         self.perform(do.StopStreams())
         self._become(Role.JOINING, reason)

@@ -165,9 +165,11 @@ class Snapshots:
                 self._journal.position_at, (barrier, barriers.last_mark(self._deployment, batches))
             )
             place = SnapshotPlace(self._requests, position, batches, last_mark)
-            # A warm in-sync member takes the snapshot, which saves the holder the work. Without a
-            # warm in-sync member, the holder takes the snapshot itself.
-            by = self._replication.successor(in_sync, {})
+            # A warm in-sync member takes the snapshot, which saves the holder the work. The holder
+            # takes the snapshot itself if there is no such member, or if only the holder has the
+            # state of some query.
+            only_here = self._deployment.has_warm
+            by = None if only_here else self._replication.successor(in_sync, {})
             self.barrier, self._requested, self._digests = None, _Requested(place, by, now), {}
             if by is None:
                 self._query_control.request_snapshot(self._replication.epoch, place)

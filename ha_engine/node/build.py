@@ -7,6 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -37,9 +38,7 @@ from ha_engine.publish import Publisher, Sink
 from ha_engine.publish.delivery import Timing
 from ha_engine.publish.publisher import QuerySink
 from ha_engine.publish.sink import Authority
-from ha_engine.query.application import (
-    StreamApplication,
-)
+from ha_engine.query.application import Standby, StreamApplication
 from ha_engine.query.runtime import checkpoint_versions, runtime_versions, why_not_continued
 from ha_engine.receive.backlog import Disk, NodeBacklog
 from ha_engine.receive.gate import Backlog, Counters, Gate, GroupJournal
@@ -123,6 +122,7 @@ def _plans(application: StreamApplication) -> tuple[QueryPlan, ...]:
             frozenset(query.streams),
             tuple(sink.name for sink in query.sinks),
             query.on_change.value if query.on_change else None,
+            query.standby is Standby.WARM,
         )
         for query in application.queries.values()
     )
@@ -165,7 +165,16 @@ def restoring_of(config: Config, application: StreamApplication, store: Snapshot
         config.group,
         application.digest,
         lambda manifest: why_not_continued(manifest.runtime),
+        shared=partial(_shared_checkpoints, config),
     )
+
+
+def _shared_checkpoints(config: Config) -> list[Path]:
+    """The directories with the checkpoints of all nodes of the group, which share them only on a
+    cluster. Raises OSError."""
+    if not config.execution.on_cluster:
+        return []
+    return [one for one in config.checkpoint_dir.parent.iterdir() if one.is_dir()]
 
 
 def places_of(config: Config) -> Places:

@@ -237,10 +237,12 @@ class Driver:
                 ports.supervisor.start_process(incarnation)
             case do.StopQueryProcess(incarnation, reason):
                 ports.supervisor.stop_process(incarnation, reason)
-            case do.RunQuery() if action.must_resume:
+            case do.RunQuery() if action.must_resume or action.takeover:
                 self._spawn(self._resume_query(ports, action), "resume a query")
             case do.RunQuery():
                 ports.process_link.run_query(action)
+            case do.HaltQuery(query):
+                ports.process_link.halt_query(query)
             case do.Restore():
                 self._spawn(self._snapshot_actions(ports).perform(action), "restore a snapshot")
             case do.TruncateJournal():
@@ -282,8 +284,13 @@ class Driver:
     async def _resume_query(self, ports: Ports, run: do.RunQuery) -> None:
         journal = self.core.journal
         durable = replace(journal.history, ends=journal.position_at(journal.durable))
-        if await self._snapshot_actions(ports).bring_state(run, durable):
+        has_state = await self._snapshot_actions(ports).bring_state(run, durable)
+        if has_state and self._may_run(run.takeover):
             ports.process_link.run_query(run)
+
+    def _may_run(self, takeover: do.Takeover | None) -> bool:
+        """Whether this node is still the active of the epoch in which it wanted to run a query."""
+        return takeover is None or (self.core.holds_epoch and self.core.epoch == takeover.epoch)
 
     def _snapshot_actions(self, ports: Ports) -> SnapshotActions:
         return SnapshotActions(ports.snapshots, self.handle, ports.publishing.admitted)

@@ -137,8 +137,12 @@ class LocalService(rpc.LocalServicer):
             initial_sequence=query.initial.through,
             must_resume=query.must_resume,
             digest=query.digest,
+            epoch=query.takeover.epoch if query.takeover else 0,
         )
         self._to_query.put_nowait(pb.QueryCommand(run=run))
+
+    def halt_query(self, query: str) -> None:
+        self._to_query.put_nowait(pb.QueryCommand(halt=pb.HaltQuery(query=query)))
 
     def answer_mark(self, mark: Mark, lineage: str) -> None:
         waiting = self._waiting.pop((mark.query, lineage), None)
@@ -311,6 +315,8 @@ class LocalService(rpc.LocalServicer):
                 self._observer.progressed(request.query, request.progress)
             case "failed":
                 self._on_failed(request.query, request.failed, request.lineage)
+            case "halted":
+                self._steps.handle(on.QueryHalted(request.query))
         return reply
 
     def _on_failed(self, query: str, failed: pb.QueryFailed, lineage: str) -> None:

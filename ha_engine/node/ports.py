@@ -80,6 +80,7 @@ class QueryProcessLink(Protocol):
     """The driver's calls to the query process."""
 
     def run_query(self, query: do.RunQuery) -> None: ...
+    def halt_query(self, query: str) -> None: ...
     def answer_mark(self, mark: Mark, lineage: str) -> None: ...
 
 
@@ -113,9 +114,10 @@ class Snapshots(Protocol):
 
     async def bring_state(self, run: do.RunQuery, history: History) -> RestoredState | None:
         """Restore a query's state from a snapshot of this ``history``, and its batches too if the
-        outbox lacks them.
+        outbox lacks them. If only the active runs the query, also look at the checkpoints of
+        earlier actives.
 
-        Returns None if the query already has its state. Raises EngineError.
+        Returns None if the query can begin with what it has. Raises EngineError.
         """
 
     async def trim(self, position: Position) -> None:

@@ -75,14 +75,15 @@ class SnapshotActions:
                 await self._restore(action)
 
     async def bring_state(self, run: do.RunQuery, history: History) -> bool:
-        """Restore a query's state that the journal cannot rebuild, before Spark starts the query.
+        """Restore a query's state that the journal cannot rebuild, or that the active before this
+        node has made, before Spark starts the query.
 
         Returns False if the database is unreachable, because the core retries the query later.
         """
         try:
             restored = await self.snapshots.bring_state(run, history)
         except (DatabaseUnreachable, DatabaseNotReady) as error:
-            reason = f"its checkpoint is lost, and no snapshot can be read: {error}"
+            reason = f"its state is not on this node, and no snapshot can be read: {error}"
             self.handle(on.QueryFailed(run.query, 0, reason, run.lineage, by_host=True))
             return False
         except SnapshotDamaged as error:
@@ -93,12 +94,19 @@ class SnapshotActions:
         return True
 
     def _note(self, query: str, restored: RestoredState) -> None:
-        log.warning(
-            "lost query state restored from a snapshot",
-            query=query,
-            at=str(restored.revision.position),
-            batches=len(restored.batches),
-        )
+        if restored.revision is None:
+            log.info(
+                "query continues the checkpoint of an earlier active",
+                query=query,
+                at=restored.number,
+            )
+        else:
+            log.warning(
+                "lost query state restored from a snapshot",
+                query=query,
+                at=str(restored.revision.position),
+                batches=len(restored.batches),
+            )
         self.handle(on.OutboxRestored(query, restored.left))
         first = restored.number - len(restored.batches) + 1
         for number, batch in enumerate(restored.batches, first):

@@ -45,6 +45,13 @@ class OnChange(Enum):
     RESET = "reset"
 
 
+class Standby(Enum):
+    """What a passive node does for a query: run it too, or wait until it is the active."""
+
+    HOT = "hot"
+    WARM = "warm"
+
+
 @dataclass(frozen=True, slots=True)
 class Watermark:
     """The watermark of a stream. ``delay`` is a Spark interval such as ``10 minutes``."""
@@ -240,6 +247,7 @@ class QuerySpec:
     output_mode: OutputMode = OutputMode.APPEND
     on_change: OnChange | None = None
     deterministic: bool = True
+    standby: Standby = Standby.HOT
     sinks: tuple[SinkSpec, ...] = ()
 
 
@@ -266,6 +274,7 @@ class StreamApplication:
             f"{q.name} {q.digest} {q.deterministic} " + " ".join(s.digest for s in q.sinks)
             for q in self.queries.values()
         ]
+        queries += [f"{q.name} warm" for q in self.queries.values() if q.standby is Standby.WARM]
         pulled = [f"{s.name} {one.digest}" for s in self.streams.values() for one in s.pulled]
         return _digest(self.name, *sorted(streams), *sorted(queries), *sorted(pulled))
 

@@ -24,6 +24,7 @@ from ha_engine.query.application import (
     PythonFunction,
     QuerySpec,
     SqlText,
+    Standby,
     StreamApplication,
     StreamSpec,
     Watermark,
@@ -69,6 +70,7 @@ class _Query(Section):
     output_mode: Literal["append", "update", "complete"] = "append"
     on_change: Literal["keep", "reset"] | None = None
     deterministic: bool = True
+    standby: Literal["hot", "warm"] = "hot"
     sinks: list[PluginSection] = Field(default_factory=list)
 
 
@@ -177,6 +179,7 @@ def _query(name: str, raw: _Query, streams: Mapping[str, StreamSpec], path: Path
         output_mode=mode,
         on_change=OnChange(raw.on_change) if raw.on_change else None,
         deterministic=raw.deterministic,
+        standby=Standby(raw.standby),
         sinks=sinks_of(where, raw.sinks, mode, path.resolve().parent),
     )
 

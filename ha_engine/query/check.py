@@ -15,6 +15,7 @@ from ha_engine.query.application import (
     PythonFunction,
     QuerySpec,
     SinkSpec,
+    Standby,
     StreamApplication,
     StreamSpec,
 )
@@ -37,6 +38,10 @@ _PYTHON = (
     "the nodes compare the digests of its batches instead"
 )
 _UNCOMPARED = "deterministic is false, so the nodes do not compare the query's batches"
+_WARM = (
+    "standby is warm: only the active runs the query, and a takeover waits for its state from a "
+    "snapshot, or on a cluster from the former active's checkpoint"
+)
 _NO_SINK = "no sink: the query's batches are computed and dropped"
 _NEVER_CLOSES = "no watermark on {}: state that depends on it is kept for ever"
 
@@ -149,6 +154,7 @@ def _notes(application: StreamApplication, planned: PlannedQuery) -> tuple[str, 
     found = [
         _PYTHON if isinstance(spec.text, PythonFunction) or uses_python(planned.frame) else "",
         "" if spec.deterministic else _UNCOMPARED,
+        _WARM if spec.standby is Standby.WARM else "",
         "" if spec.sinks else _NO_SINK,
         _NEVER_CLOSES.format(", ".join(open_ended)) if open_ended else "",
     ]

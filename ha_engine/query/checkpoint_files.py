@@ -36,7 +36,12 @@ _MERGE_BYTES = 4 << 20
 
 def last_finished(checkpoint: Path) -> int | None:
     """Spark's number of the newest finished batch, or None if no batch is finished."""
-    return max(_numbers(checkpoint / "commits"), default=None)
+    return max(finished_batches(checkpoint), default=None)
+
+
+def finished_batches(checkpoint: Path) -> Iterator[int]:
+    """Spark's numbers of the finished batches that the checkpoint still names."""
+    return _numbers(checkpoint / "commits")
 
 
 def copy_as_of(

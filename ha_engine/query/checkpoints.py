@@ -19,18 +19,22 @@ from __future__ import annotations
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ha_engine.errors import CheckpointIncomplete, StateLost
-from ha_engine.query.checkpoint_files import LOGS, copy_as_of, last_finished
+from ha_engine.query.checkpoint_files import LOGS, copy_as_of, finished_batches, last_finished
+from ha_engine.query.offsets import mark_of_batch
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory, replace_file
 from ha_engine.system.fsync import boot_id
 
 STAMP_FILE = "ha_engine.stamp"
 CLEAN_FILE = "ha_engine.clean"
+EPOCH_FILE = "ha_engine.epoch"
+"""The epoch of the active for which Spark writes the checkpoint, if only the active runs the
+query."""
 _ASIDE = ".set-aside-"
 _RENEWED = ".renewed"
 _PATHS = ".paths"
@@ -168,6 +172,66 @@ def stamp_restored(checkpoint: Path, lineage: str, files: Files = OS_FILES) -> N
     """
     with disk(checkpoint.parent):
         _stamp(checkpoint, _Stamp(lineage, boot_id()), files)
+
+
+def offer(checkpoint: Path, epoch: int) -> None:
+    """Let other nodes continue the checkpoint, which Spark is about to write for the active of
+    ``epoch``.
+
+    A renewed checkpoint has no epoch, so that no node takes it for one of another epoch. Raises
+    DiskFailed.
+    """
+    with disk(checkpoint.parent):
+        replace_file(checkpoint / EPOCH_FILE, [str(epoch).encode()])
+
+
+def last_mark(root: Path, query: str) -> int | None:
+    """The mark of the newest finished batch of the checkpoint, or None if there is no such batch.
+
+    Raises DiskFailed, SourcesDisagree.
+    """
+    checkpoint = _present(root, query)
+    with disk(root):
+        finished = last_finished(checkpoint)
+        return None if finished is None else mark_of_batch(checkpoint, finished)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """The state after batch ``number`` in a checkpoint, which is Spark's batch ``batch``."""
+
+    checkpoint: Path
+    number: int
+    batch: int
+
+
+def newest_shared(
+    roots: Iterable[Path], query: str, lineage: str, shared: Mapping[int, int]
+) -> SharedState | None:
+    """The newest state of ``query`` that an earlier active wrote and that this node can continue.
+
+    ``roots`` have the checkpoints of all nodes. ``shared`` has, for each epoch, the newest batch
+    that this node can continue after. Another node has another journal, so only the record in
+    ``lineage`` must be the same. Raises OSError, SourcesDisagree.
+    """
+    found = (_shared(root / query, lineage, shared) for root in roots)
+    return max(filter(None, found), key=lambda one: one.number, default=None)
+
+
+def _shared(checkpoint: Path, lineage: str, shared: Mapping[int, int]) -> SharedState | None:
+    stamp, epoch = _Stamp.read(checkpoint), _text(checkpoint / EPOCH_FILE)
+    if stamp is None or record_in(stamp.lineage) != record_in(lineage) or not epoch.isdecimal():
+        return None
+    newest = shared.get(int(epoch), 0)
+    for batch in sorted(finished_batches(checkpoint), reverse=True):
+        if (number := mark_of_batch(checkpoint, batch)) <= newest:
+            return SharedState(checkpoint, number, batch)
+    return None
+
+
+def record_in(lineage: str) -> str:
+    """The record that began or continued the state, without the journal's id."""
+    return lineage.rpartition(":")[2]
 
 
 def disown(checkpoint: Path, files: Files = OS_FILES) -> None:

@@ -146,6 +146,8 @@ class QueryProcess:
                 self._report.step(f"starting query {command.run.query}")
                 self._runner.run(command.run)
                 self._report.step(READY)
+            case "halt":
+                self._runner.halt_for_good(command.halt.query)
 
     def _watch_jvm(self, cluster: ClusterSettings | None) -> None:
         end_with_parent(ProcessId.of(self._jvm.pid), end=self._jvm_ended)

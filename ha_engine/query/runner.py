@@ -18,7 +18,7 @@ import structlog
 from ha_engine.errors import DiskFailed, QueryProcessFailed, StateLost
 from ha_engine.query.application import StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
-from ha_engine.query.checkpoints import disown, open_checkpoint, open_fenced
+from ha_engine.query.checkpoints import disown, offer, open_checkpoint, open_fenced
 from ha_engine.query.failure import (
     detail,
     disk_failure,
@@ -121,6 +121,13 @@ class QueryRunner:
         if running is not None:
             running.streaming.stop()
 
+    def halt_for_good(self, query: str) -> None:
+        """Halt a query, and report that it no longer writes to its checkpoint."""
+        self.halt(query)
+        incarnation = self._link.address.incarnation
+        request = pb.ReportQueryRequest(incarnation=incarnation, query=query, halted=pb.Empty())
+        self._link.call(self._link.stub.ReportQuery, request)
+
     def halt_all(self) -> None:
         for query in list(self._running):
             self.halt(query)
@@ -155,7 +162,10 @@ class QueryRunner:
             return open_checkpoint(root, command.query, command.lineage, must_resume=resume)
         # A query that starts again in this process must not meet its own earlier tasks either.
         driver = f"{self._link.address.incarnation}-{next(self._starts)}"
-        return open_fenced(root, command.query, command.lineage, driver, must_resume=resume)
+        path = open_fenced(root, command.query, command.lineage, driver, must_resume=resume)
+        if command.epoch:
+            offer(root / command.query, command.epoch)
+        return path
 
     def _plan(self, command: pb.RunQuery) -> PlannedQuery:
         application = self._versions.holding(command.query, command.digest)

@@ -10,14 +10,16 @@ either the old state or the new state.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
+from ha_engine.core import actions as do
 from ha_engine.errors import (
+    CheckpointIncomplete,
     ChunkDamaged,
     DiskFailed,
     RevisionForgotten,
@@ -28,13 +30,23 @@ from ha_engine.journal import Journal
 from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
 from ha_engine.outbox import Outbox, OutboxBatch
 from ha_engine.outbox.query_outbox import batch_paths
-from ha_engine.query.checkpoints import close_paths, stamp_restored
+from ha_engine.query.checkpoint_files import copy_as_of
+from ha_engine.query.checkpoints import (
+    close_paths,
+    is_whole,
+    last_mark,
+    newest_shared,
+    record_in,
+    stamp_restored,
+)
+from ha_engine.query.offsets import SourcesDisagree
 from ha_engine.snapshot import base_file, restored
 from ha_engine.snapshot.files import Progress, download
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, StoredFile
 from ha_engine.snapshot.pinning import pinned
 from ha_engine.snapshot.verification import RevisionReader, distrust_damaged, manifest_of
 from ha_engine.stats.counters import Restored, SnapshotCounters, Transfer
+from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory, read_file
 from ha_engine.types import History, Revision
 
@@ -78,13 +90,14 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """The state of a query after batch ``number``, from ``revision``.
+    """The state of a query after batch ``number``, from ``revision``, or from the checkpoint of an
+    earlier active if ``revision`` is None.
 
     If the outbox did not have that batch, the outbox now begins after batch ``left``, and has
     admitted ``batches``, the last of which is batch ``number``.
     """
 
-    revision: Revision
+    revision: Revision | None
     number: int
     left: int = 0
     batches: tuple[OutboxBatch, ...] = ()
@@ -96,6 +109,8 @@ class Restoring:
 
     ``application`` is the digest of this node's application. The function ``objection`` returns the
     reason why this node cannot continue a revision's state under any application, or None.
+    ``shared`` returns the directories with the checkpoints of all nodes, if these share a file
+    system, and raises OSError.
     ``clock`` measures the duration of a restore, in seconds.
     """
 
@@ -107,6 +122,7 @@ class Restoring:
     transfer: Transfer = field(default_factory=Transfer)
     counts: SnapshotCounters = field(default_factory=SnapshotCounters)
     files: Files = OS_FILES
+    shared: Callable[[], Sequence[Path]] = lambda: ()
     clock: Callable[[], float] = time.monotonic
 
     def restore(
@@ -137,10 +153,63 @@ class Restoring:
 
         return self._newest(history, bring, skipped)
 
+    def continue_state(
+        self, run: do.RunQuery, takeover: do.Takeover, history: History, outbox: Outbox
+    ) -> RestoredState | None:
+        """Restore the newest state of a query that only the active runs (RULES.md#r33).
+
+        The state is in this node's own checkpoint, in one that an earlier active has written, or in
+        a snapshot. Return None if the own checkpoint has it, or if the journal
+        can rebuild it and there is no other. Raises what ``restore_state`` raises.
+        """
+        query, lineage, root = run.query, run.lineage, self.places.checkpoints
+        whole = is_whole(root, query, lineage)
+        mine = (whole and last_mark(root, query)) or run.initial.number
+        if (whole or not run.must_resume) and mine + 1 >= takeover.published:
+            return None
+        if (cloned := self._clone(run, dict(takeover.shared), mine, outbox)) is not None:
+            return cloned
+        try:
+            return self.restore_state(query, lineage, history, outbox, newer_than=mine)
+        except SnapshotDamaged as error:
+            if run.must_resume and not whole:
+                raise
+            log.info("the journal rebuilds the query's state", query=query, reason=str(error))
+            return None
+
+    def _clone(
+        self, run: do.RunQuery, shared: Mapping[int, int], newer_than: int, outbox: Outbox
+    ) -> RestoredState | None:
+        """Continue the checkpoint of an earlier active, if it is newer than batch ``newer_than``.
+
+        The files are linked, so that what its driver still writes changes nothing here.
+        """
+        query = run.query
+        try:
+            found = newest_shared(self.shared(), query, run.lineage, shared)
+            if found is None or found.number <= newer_than:
+                return None
+            _clear(self.places, self.files)
+            fresh = self.places.staged_checkpoints / CHECKPOINTS / query
+            copy_as_of(found.checkpoint, found.batch, fresh, files=self.files)
+        except (OSError, CheckpointIncomplete, SourcesDisagree) as error:
+            log.warning(
+                "no checkpoint of an earlier active is usable", query=query, reason=str(error)
+            )
+            return None
+        left = found.number if outbox.last_admitted(query) < found.number else 0
+        with disk(self.places.home):
+            if left:
+                outbox.restore(query, left, [])
+            self._put_state(fresh, run.lineage)
+        return RestoredState(None, found.number, left)
+
     def restore_state(
-        self, query: str, lineage: str, history: History, outbox: Outbox
-    ) -> RestoredState:
+        self, query: str, lineage: str, history: History, outbox: Outbox, newer_than: int = -1
+    ) -> RestoredState | None:
         """Restore only the state of ``query``, from the newest usable revision in ``history``.
+
+        Return None if the state of that revision is not newer than batch ``newer_than``.
 
         Spark must not continue after a later batch than the newest one that the outbox has or had.
         If the state is of such a batch, ``outbox`` first gets the batches of the revision. The
@@ -150,11 +219,13 @@ class Restoring:
 
         def bring(revision: Revision, manifest: Manifest, progress: Progress) -> None:
             captured = _captured(manifest, query, lineage)
+            if captured.number <= newer_than:
+                return
             left, batches = self._bring_state(manifest, captured, lineage, outbox, progress)
             restored.append(RestoredState(revision, captured.number, left, tuple(batches)))
 
         self._newest(history, bring, [])
-        return restored[-1]
+        return restored[-1] if restored else None
 
     def _newest(self, history: History | None, bring: Bring, skipped: list[int]) -> Revision:
         """Restore the newest usable revision; add damaged or unfit revisions to ``skipped``."""
@@ -248,9 +319,6 @@ class Restoring:
         self.transfer.begin(sum(file.size for file in (*state, *output)))
         download(self.store, state, self.places.staged_checkpoints, progress, self.files)
         download(self.store, output, self.places.coming, progress, self.files)
-        fresh = self.places.staged_checkpoints / CHECKPOINTS / query
-        stamp_restored(fresh, lineage, self.files)
-        self.files.sync(self.places.staged_checkpoints)
         left, batches = 0, list[OutboxBatch]()
         if behind:
             self.files.sync(self.places.coming)
@@ -258,9 +326,15 @@ class Restoring:
             left = captured.number - len(files)
             batches = outbox.restore(query, left, [files[number] for number in sorted(files)])
             self.files.rmtree(self.places.coming)
+        self._put_state(self.places.staged_checkpoints / CHECKPOINTS / query, lineage)
+        return left, batches
+
+    def _put_state(self, fresh: Path, lineage: str) -> None:
+        """Replace the query's checkpoint by the staged one."""
+        stamp_restored(fresh, lineage, self.files)
+        self.files.sync(self.places.staged_checkpoints)
         _replace_checkpoint(fresh, self.places.checkpoints, self.files)
         self.files.rmtree(self.places.staged_checkpoints)
-        return left, batches
 
     def _download(self, manifest: Manifest, progress: Progress) -> None:
         """Download the files of ``manifest``.
@@ -306,7 +380,7 @@ def _captured(manifest: Manifest, query: str, lineage: str) -> CapturedQuery:
     """The state of a query in a revision. State of another lineage does not fit the query
     (RULES.md#r23). Raises SnapshotDamaged if the revision lacks state of the query's lineage."""
     for captured in manifest.queries:
-        if captured.query == query and str(captured.lineage) == lineage.rpartition(":")[2]:
+        if captured.query == query and str(captured.lineage) == record_in(lineage):
             return captured
     raise SnapshotDamaged(
         f"the revision has no state of query {query} of the lineage in the journal"

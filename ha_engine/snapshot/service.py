@@ -177,14 +177,20 @@ class SnapshotService:
 
     async def bring_state(self, run: do.RunQuery, history: History) -> RestoredState | None:
         """Restore a query's checkpoint from a snapshot in ``history``, and its batches too if the
-        outbox lacks them.
+        outbox lacks them. If only the active runs the query, also look at the checkpoints of
+        earlier actives.
 
-        Returns None if the query's checkpoint is complete already. Raises SnapshotDamaged,
+        Returns None if the query can begin with what it has. Raises SnapshotDamaged,
         DatabaseUnreachable, DiskFailed, OutboxDamaged.
         """
         root, query, lineage = self._restoring.places.checkpoints, run.query, run.lineage
         files = self._restoring.files
         await asyncio.to_thread(carry_on, root, query, run.earlier, lineage, files)
+        if (takeover := run.takeover) is not None:
+            outbox = self._capture.outbox
+            return await self._in_thread(
+                lambda: self._restoring.continue_state(run, takeover, history, outbox)
+            )
         if await asyncio.to_thread(is_whole, root, query, lineage):
             return None
 

@@ -65,18 +65,22 @@ class QueryCommand(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_FIELD_NUMBER: _builtins.int
+    HALT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def run(self) -> Global___RunQuery: ...
+    @_builtins.property
+    def halt(self) -> Global___HaltQuery: ...
     def __init__(
         self,
         *,
         run: Global___RunQuery | None = ...,
+        halt: Global___HaltQuery | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "run", b"run"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "halt", b"halt", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "halt", b"halt", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["run"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["run", "halt"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -94,6 +98,7 @@ class RunQuery(_message.Message):
     INITIAL_SEQUENCE_FIELD_NUMBER: _builtins.int
     MUST_RESUME_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     lineage: _builtins.str
     initial_mark: _builtins.int
@@ -104,6 +109,8 @@ class RunQuery(_message.Message):
     """
     digest: _builtins.str
     """Of the query's definition: the query process runs no other one under this version (docs/RULES.md#r23)."""
+    epoch: _builtins.int
+    """The epoch of the active, if only the active runs the query; else 0 (docs/RULES.md#r33)."""
     def __init__(
         self,
         *,
@@ -113,14 +120,36 @@ class RunQuery(_message.Message):
         initial_sequence: _builtins.int = ...,
         must_resume: _builtins.bool = ...,
         digest: _builtins.str = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "epoch", b"epoch", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunQuery: _TypeAlias = RunQuery  # noqa: Y015
+
+@_typing.final
+class HaltQuery(_message.Message):
+    """Stop one query, and report that it is halted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    query: _builtins.str
+    def __init__(
+        self,
+        *,
+        query: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["query", b"query"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HaltQuery: _TypeAlias = HaltQuery  # noqa: Y015
 
 @_typing.final
 class AwaitMarkRequest(_message.Message):
@@ -529,6 +558,7 @@ class ReportQueryRequest(_message.Message):
     PLANNED_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    HALTED_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     query: _builtins.str
@@ -540,6 +570,8 @@ class ReportQueryRequest(_message.Message):
     def progress(self) -> Global___QueryProgress: ...
     @_builtins.property
     def failed(self) -> Global___QueryFailed: ...
+    @_builtins.property
+    def halted(self) -> Global___Empty: ...
     def __init__(
         self,
         *,
@@ -548,13 +580,14 @@ class ReportQueryRequest(_message.Message):
         planned: Global___QueryPlanned | None = ...,
         progress: Global___QueryProgress | None = ...,
         failed: Global___QueryFailed | None = ...,
+        halted: Global___Empty | None = ...,
         lineage: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "planned", b"planned", "progress", b"progress", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "halted", b"halted", "planned", b"planned", "progress", b"progress", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "incarnation", b"incarnation", "lineage", b"lineage", "planned", b"planned", "progress", b"progress", "query", b"query", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "halted", b"halted", "incarnation", b"incarnation", "lineage", b"lineage", "planned", b"planned", "progress", b"progress", "query", b"query", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["planned", "progress", "failed"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["planned", "progress", "failed", "halted"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 

@@ -28,6 +28,9 @@ pytestmark = [
 ]
 
 
+CONTINUED = "query continues the checkpoint of an earlier active"
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Two workers with a core for an executor of each node."""
@@ -59,6 +62,18 @@ def flights(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Ite
         yield flights
 
 
+@pytest.fixture
+def warm(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
+    """A pair in which only the active runs the queries."""
+    node = partial(node_on, cluster, tmp_path / "shared")
+    with (
+        fresh_database(postgres, "warm_cluster") as url,
+        flying(tmp_path, url, node, standby="warm") as flights,
+    ):
+        flights.pair.wait_protected()
+        yield flights
+
+
 def test_rows_are_those_of_the_reference_after_the_active_was_killed(flights: Flights) -> None:
     flights.send(20_000)
     flights.require_equal()
@@ -77,6 +92,26 @@ def test_rows_are_those_of_the_reference_after_the_active_was_killed(flights: Fl
         status = node.status()
         assert status is not None
         assert status["counts"]["executor_bytes"] > 0
+
+
+def test_warm_queries_continue_the_checkpoint_of_the_killed_active(warm: Flights) -> None:
+    warm.send(20_000)
+    warm.require_equal()
+    pair = warm.pair
+    first = pair.active()
+    assert first is not None
+    second = pair.other(first)
+    first.kill_everything()
+    warm.send(5_000)
+    warm.require_equal()
+    assert CONTINUED in second.log_text()
+    first.start()
+    pair.wait_protected()
+    assert second.http.post("/v1/switchover").is_success
+    wait_until(lambda: pair.active() is first, within=SPARK_SECONDS)
+    warm.send(5_000)
+    warm.require_equal()
+    assert CONTINUED in first.log_text()
 
 
 @pytest.mark.parametrize(

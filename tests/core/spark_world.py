@@ -62,6 +62,11 @@ class SparkWorld:
                     self.feed(on.QueryProcessGone(incarnation, "asked to stop"))
             case do.RunQuery():
                 self._run(action)
+            case do.HaltQuery(query):
+                require(self.spark is not None, "R20", f"{query} runs nowhere")
+                assert self.spark is not None
+                self.spark.running.pop(query, None)
+                self.feed(on.QueryHalted(query))
             case do.AnswerMark(mark, lineage):
                 self._answered(mark, lineage)
             case _:
@@ -98,16 +103,25 @@ class SparkWorld:
         assert self.spark is not None
         running = self.spark.running.get(query)
         if running is not None and running.lineage == lineage:
+            require(action.takeover is None, "R33", f"{query} runs already")
             return
         checkpoint = self.disk.checkpoints.get(query)
         if checkpoint is not None and checkpoint.lineage in action.earlier:
             checkpoint.lineage = lineage
+        if action.takeover is not None:
+            self._take_over(action, action.takeover)
+            checkpoint = self.disk.checkpoints.get(query)
         if checkpoint is None or checkpoint.lineage != lineage:
             require(not action.must_resume, "R23", f"the state of {query} is nowhere")
             checkpoint = self.disk.checkpoints[query] = Checkpoint(lineage, action.initial)
+        if action.takeover is not None:
+            checkpoint.begun, checkpoint.epoch = None, action.takeover.epoch
         sources = len(self.plans[query].streams)
         self.spark.running[query] = RunningQuery(lineage, checkpoint, sources)
         self.poll(query)
+
+    def _take_over(self, action: do.RunQuery, takeover: do.Takeover) -> None:
+        """Bring the newest state of a query that only the active runs, if this node lacks it."""
 
     def poll(self, query: str) -> None:
         """The query's next source asks for the mark after the last batch done."""
@@ -121,6 +135,8 @@ class SparkWorld:
         if running is None or not running.polls:
             return
         require(running.lineage == lineage, "R23", f"{mark} is for {running.lineage}")
+        alone = not self.plans[mark.query].warm or self.core.holds_epoch
+        require(alone, "R33", f"a passive node runs {mark}")
         if mark.number != running.checkpoint.done.number + 1:
             return  # the poll came before a restart; its caller has ended
         running.answers.append(mark)
@@ -153,7 +169,8 @@ class SparkWorld:
         if dies:
             self.kill_spark("died between output and commit")
             return
-        checkpoint.done, checkpoint.begun = begun, None
+        record = self.core.deployment.marks[query].record_of(begun.number)
+        checkpoint.end_batch(self.core.journal.position_at(record))
         self.poll(query)
 
     def _content(self, query: str, done: Mark, begun: Mark) -> Content:

@@ -74,11 +74,15 @@ class Story:
     # -- verbs -------------------------------------------------------------------------------------
 
     def _queries(self, *words: str) -> None:
-        """name=streams=sinks=digest=on_change, with + between several; the last two may miss."""
+        """name=streams=sinks=digest=on_change, with + between several; the last two may miss.
+
+        Only the active runs a query after whose name ``:warm`` stands.
+        """
         plans = []
         for word in words:
             name, streams, sinks, *rest = (part.replace("+", " ") for part in word.split("="))
-            plans.append(plan(name, streams, sinks, *rest))
+            name, _, standby = name.partition(":")
+            plans.append(plan(name, streams, sinks, *rest, warm=standby == "warm"))
         self.world.plans = {one.name: one for one in plans}
 
     def _active(self) -> None:
@@ -350,9 +354,16 @@ def _tell_effect(action: do.Action) -> str:
             return f"starts query process {incarnation}"
         case do.StopQueryProcess(incarnation, reason):
             return f"stops query process {incarnation}: {reason}"
-        case do.RunQuery(query, lineage, initial, must_resume, _, earlier):
+        case do.RunQuery(query, lineage, initial, must_resume, _, earlier, takeover):
             state = " or ".join((lineage, *earlier)) + (", which must be there" * must_resume)
-            return f"runs {query} from mark {initial.number} through {initial.through}, {state}"
+            after = ""
+            if takeover is not None:
+                shared = ", ".join(f"{batch} of epoch {epoch}" for epoch, batch in takeover.shared)
+                after = f"; published {takeover.published}, may continue {shared or 'nothing'}"
+            begin = f"runs {query} from mark {initial.number} through {initial.through}"
+            return f"{begin}, {state}{after}"
+        case do.HaltQuery(query):
+            return f"halts {query}"
         case do.Exit(reason):
             return f"exits: {reason}"
         case _:

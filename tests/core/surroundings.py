@@ -186,13 +186,30 @@ class Disk:
         )
 
 
+PAST_KEPT = 50
+
+
 @dataclass
 class Checkpoint:
-    """Spark's checkpoint of one query: the last batch done, and the offsets of one begun."""
+    """Spark's checkpoint of one query: the last batch done, and the offsets of one begun.
+
+    ``epoch`` is that of the active for which Spark writes it, if only the active runs the query.
+    ``past`` has the last batches done, each with the position of its mark's record in the journal
+    of the node that ran it.
+    """
 
     lineage: str
     done: Mark
     begun: Mark | None = None
+    epoch: int = 0
+    past: dict[int, tuple[Mark, Position]] = field(default_factory=dict)
+
+    def end_batch(self, position: Position) -> None:
+        """End the batch that was begun, whose mark is at ``position``."""
+        assert self.begun is not None
+        self.done, self.begun = self.begun, None
+        self.past[self.done.number] = self.done, position
+        self.past.pop(self.done.number - PAST_KEPT, None)
 
 
 @dataclass

@@ -48,7 +48,7 @@ def trims(one: Deployment, committed: int) -> list[tuple[str, int]]:
 
 
 def runs(one: Deployment, committed: int) -> list[str]:
-    return [action.query for action in one.runs(0.0, committed, "j")]
+    return [action.query for action in one.runs(0.0, committed, "j", ())]
 
 
 def test_outbox_skips_missing_batches_once_its_own_are_published() -> None:

@@ -27,13 +27,13 @@ def told(plan: QueryPlan, *bodies: Body) -> Deployment:
 
 
 def must_resume(deployment: Deployment) -> bool:
-    (run,) = deployment.runs(0.0, deployment.changed_at, "journal")
+    (run,) = deployment.runs(0.0, deployment.changed_at, "journal", ())
     return run.must_resume
 
 
 def states(deployment: Deployment) -> tuple[str, ...]:
     """Return the lineages whose checkpoint the deployment accepts."""
-    (run,) = deployment.runs(0.0, deployment.changed_at, "journal")
+    (run,) = deployment.runs(0.0, deployment.changed_at, "journal", ())
     return (run.lineage, *run.earlier)
 
 
@@ -124,7 +124,7 @@ def test_deaths_in_a_batch_that_the_outbox_has_from_the_old_code_poison_it() -> 
     for number in (1, 2):
         deployment.restore_admitted("q", number, rows=1, size=100)
     for death in range(RestartPolicy().deaths_per_batch):
-        list(deployment.runs(1e9 * death, deployment.changed_at, "journal"))
+        list(deployment.runs(1e9 * death, deployment.changed_at, "journal", ()))
         deployment.marks["q"].asked(1e9 * death, 0)
         deployment.process_died(1e9 * death, "Java ran out of memory", by_host=False)
     failure = deployment.lives["q"].failure

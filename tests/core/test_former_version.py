@@ -34,7 +34,7 @@ def attended(digest: str, *bodies: Body) -> QueryControl:
 
 def started(control: QueryControl, committed: int) -> list[str]:
     """Return the lineages with which the node starts queries now."""
-    return [one.lineage for one in control.run(0.1, committed) if isinstance(one, do.RunQuery)]
+    return [one.lineage for one in control.run(0.1, committed, ()) if isinstance(one, do.RunQuery)]
 
 
 @pytest.fixture

@@ -40,10 +40,18 @@ TICK_SECONDS = 0.25
 SETTLED_WITHIN = 10_000
 
 
-def plan(name: str, streams: str, sinks: str, digest: str = "v1", change: str | None = None) -> Any:
+def plan(
+    name: str,
+    streams: str,
+    sinks: str,
+    digest: str = "v1",
+    change: str | None = None,
+    *,
+    warm: bool = False,
+) -> Any:
     """A query plan; streams and sinks are words in one string."""
     words = frozenset(streams.split()), tuple(sinks.split())
-    return ha_engine.core.QueryPlan(name, digest, *words, change)
+    return ha_engine.core.QueryPlan(name, digest, *words, change, warm)
 
 
 PLANS = (plan("delays", "flights", "board"), plan("storms", "flights weather", "board archive"))

@@ -23,10 +23,16 @@ def flying(
     database_url: str,
     node: Callable[..., NodeUnderTest] = NodeUnderTest,
     /,
+    *,
+    standby: str = "hot",
     **sections: dict[str, Any],
 ) -> Iterator[Flights]:
-    """Run a pair with the demo's application."""
-    pair = Pair(directory, sample_application("flights.yaml"), database_url, node, **sections)
+    """Run a pair with the demo's application, whose queries have that standby."""
+    application = sample_application("flights.yaml")
+    application = application.replace(
+        "    output_mode:", f"    standby: {standby}\n    output_mode:"
+    )
+    pair = Pair(directory, application, database_url, node, **sections)
     with running_pair(pair):
         yield Flights(pair, database_url)
 

@@ -51,7 +51,7 @@ class Faults:
         ]
         self.kinds = self.random.sample(kinds, self.random.randint(2, 7))
         match group.variant:
-            case Variant.FORCED:
+            case Variant.FORCED | Variant.WARM:
                 self.kinds += [self.force, self.kill]
             case Variant.ROLLED_BACK:
                 self.kinds += [self.go_back, self.go_back]

@@ -19,6 +19,7 @@ FILES = {
     Variant.PLAIN: "seeds.txt",
     Variant.FORCED: "forced_seeds.txt",
     Variant.ROLLED_BACK: "rolled_back_seeds.txt",
+    Variant.WARM: "warm_seeds.txt",
 }
 PROGRESS_EVERY = 50
 Outcome = tuple[int, Counter[str], str]

@@ -14,6 +14,7 @@ from tests.core.mutants import Mutant, load
 from tests.sim import schedules
 from tests.sim.history import Failed, play
 from tests.sim.schedules import Stage
+from tests.sim.variants import Variant
 
 TRIED_MAX = 150
 
@@ -22,6 +23,7 @@ TRIED_MAX = 150
 class Hunted:
     seed: int
     mutant: Mutant
+    variant: Variant = Variant.PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,10 @@ class Scheduled:
 
 def _hunted(seed: int, rule: str, module: str, function: str, old: str, new: str) -> Hunted:
     return Hunted(seed, Mutant(rule, module, function, old, new))
+
+
+def _hunted_warm(seed: int, module: str, function: str, old: str, new: str) -> Hunted:
+    return Hunted(seed, Mutant("R33", module, function, old, new), Variant.WARM)
 
 
 HUNTED = (
@@ -152,6 +158,59 @@ HUNTED = (
         "QueryMarks.set_outbox_floor",
         "self.admitted = max(self.admitted, floor)",
         "",
+    ),
+    _hunted_warm(
+        1,
+        "marks",
+        "QueryMarks.shared",
+        "min(published, self.kept_after.number + bisect_right(self._sequences, end))",
+        "self.kept_after.number + bisect_right(self._sequences, end)",
+    ),
+    _hunted_warm(
+        1,
+        "marks",
+        "QueryMarks.shared",
+        "[start.sequence - 1 for start in epochs[1:]]",
+        "[committed for start in epochs[1:]]",
+    ),
+    _hunted_warm(
+        1,
+        "query_control",
+        "QueryControl._is_present",
+        "self.deployment.must_not_run(query)",
+        "False",
+    ),
+    _hunted_warm(1, "deployment", "Deployment._ready", "name in self._halting", "False"),
+    _hunted_warm(1, "deployment", "Deployment._halt_all", "set(self._warm)", "set()"),
+    _hunted_warm(1, "deployment", "Deployment._need", "on_standby", "False"),
+    _hunted_warm(
+        1,
+        "marks",
+        "QueryMarks.need_on_standby",
+        "min(self.published_through, self.last.number)",
+        "self.last.number",
+    ),
+    _hunted_warm(
+        1,
+        "role_machine",
+        "RoleMachine.become_demoting",
+        "self.query_control.deployment.stand_by()",
+        "pass",
+    ),
+    _hunted_warm(
+        1,
+        "role_machine",
+        "RoleMachine.become_active",
+        "self.query_control.deployment.take_over()",
+        "pass",
+    ),
+    _hunted_warm(1, "snapshots", "Snapshots._align", "only_here", "False"),
+    _hunted_warm(
+        1,
+        "marks",
+        "QueryMarks.forget_through",
+        "self.admitted = max(self.admitted, self.kept_after.number)",
+        "pass",
     ),
 )
 """Mutants that the history of a seed detects."""
@@ -489,10 +548,10 @@ SCHEDULED = (
 """Mutants that the schedule of their history detects."""
 
 
-def killed_by(engine: Any, seed: int) -> str | None:
+def killed_by(engine: Any, seed: int, variant: Variant = Variant.PLAIN) -> str | None:
     """Return the fault that the history of ``seed`` finds, None without one."""
     try:
-        play(seed, engine)
+        play(seed, engine, variant=variant)
     except Failed as failed:
         return str(failed).splitlines()[0]
     return None
@@ -502,7 +561,8 @@ def found_out(hunted: Hunted) -> str | None:
     """Return the finding of its seed. Where a change of the core or the simulator changed that
     history, return that of the first seed that detects the mutant."""
     engine, seeds = load(hunted.mutant), (hunted.seed, *range(1, TRIED_MAX))
-    return next(filter(None, (killed_by(engine, seed) for seed in seeds)), None)
+    findings = (killed_by(engine, seed, hunted.variant) for seed in seeds)
+    return next(filter(None, findings), None)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ha_engine.core import actions as do
@@ -15,8 +17,8 @@ from ha_engine.core import inputs as on
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.progress import PeerTiming
-from ha_engine.types import Events, Record, Role
-from tests.core.surroundings import Content, Disk
+from ha_engine.types import Events, Mark, Record, Role
+from tests.core.surroundings import Checkpoint, Content, Disk
 from tests.core.truth import require
 from tests.core.world import World, plan
 from tests.sim.agenda import Deed
@@ -25,6 +27,7 @@ from tests.sim.delivery import Delivery
 from tests.sim.pulling import pulled_by
 from tests.sim.sim_truth import SimTruth
 from tests.sim.streams import Streams
+from tests.sim.variants import Variant
 
 if TYPE_CHECKING:
     from tests.sim.group import Group
@@ -39,9 +42,15 @@ LIMITS = MarkLimits(
     outbox_bytes_max=100_000,
 )
 PLANS = (plan("delays", "flights", "board"), plan("storms", "flights weather", "archive"))
+WARM_PLANS = (plan("delays", "flights", "board", warm=True), PLANS[1])
 SOONEST_SECONDS = 0.001
 NEEDLESS_TICK_SECONDS = 2.0
+HALTED_WITHIN = 0.6
 LATE_RELEASE = 40.0
+
+
+def plans_of(variant: Variant) -> tuple[Any, ...]:
+    return WARM_PLANS if variant is Variant.WARM else PLANS
 
 
 class _Nobody:
@@ -67,7 +76,9 @@ class SimNode(World):
         self.waits_for: object | None = None
         self.disks = 0
         self.streams, self.delivery = Streams(self), Delivery(self)
-        super().__init__(engine, PLANS, LIMITS, (), group.around)
+        # This node's directory on storage that all nodes share, which outlives its disk.
+        self.shared: dict[str, Checkpoint] = {}
+        super().__init__(engine, plans_of(group.variant), LIMITS, (), group.around)
         self.timing, self.ghost, self.truth = TIMING, _Nobody(), SimTruth(self)
         self.heard = lambda action: group.tell(name, action)
         self.known: dict[tuple[str, int], int] = {}
@@ -251,7 +262,12 @@ class SimNode(World):
                 self._work(action.mark.query)
             case do.RunQuery(query):
                 super()._perform(action)
+                if action.takeover is not None:
+                    self.shared[query] = self.disk.checkpoints[query]
                 self._work(query)
+            case do.HaltQuery():
+                halt = partial(super()._perform, action)
+                self.spark_later(self.random.uniform(0.01, HALTED_WITHIN), halt)
             case do.StartQueryProcess():
                 super()._perform(action)
                 self._attend_soon()
@@ -324,7 +340,7 @@ class SimNode(World):
         """Replace everything by a snapshot; then another process begins."""
         dead = (self.node, self.me.process)
         require_out_of_sync(self)
-        self.disk = disk
+        self.disk, self.shared = disk, {}
         self._forget_process()
         self._died(dead, released=False)
 
@@ -400,6 +416,53 @@ class SimNode(World):
             self.delivery.restart()
         return new
 
+    def _take_over(self, action: do.RunQuery, takeover: do.Takeover) -> None:
+        """Continue a state that is newer than this node's own: of a checkpoint on the shared
+        storage, or of a snapshot."""
+        query, lineage = action.query, action.lineage
+        own = self.disk.checkpoints.get(query)
+        whole = own is not None and own.lineage == lineage
+        mine = own.done.number if own is not None and whole else action.initial.number
+        if (whole or not action.must_resume) and mine + 1 >= takeover.published:
+            return
+        found = max(
+            self._shared(query, lineage, dict(takeover.shared)), key=lambda one: one.done.number
+        )
+        if found.done.number > mine:
+            self.group.count("checkpoints of others continued")
+        else:
+            revised = self.group.archive.state_of(self, query, lineage)
+            if revised is None or revised.done.number <= mine:
+                return
+            self.group.count("warm queries restored from a snapshot")
+            found = revised
+        self.disk.checkpoints[query] = found
+        if self.disk.admitted.get(query, 0) < found.done.number:
+            self._begin_outbox_after(query, found.done.number)
+
+    def _shared(self, query: str, lineage: str, shared: dict[int, int]) -> Iterator[Checkpoint]:
+        yield Checkpoint(lineage, Mark(query, 0, 0))
+        for node in self.group.nodes.values():
+            theirs = node.shared.get(query)
+            if theirs is None or _record_in(theirs.lineage) != _record_in(lineage):
+                continue
+            newest = min(theirs.done.number, shared.get(theirs.epoch, 0))
+            if newest in theirs.past:
+                mark, position = theirs.past[newest]
+                has = self.core.journal.has(position)
+                require(has, "R33", f"batch {newest} of {query} has another mark on {node.node}")
+                past = {number: one for number, one in theirs.past.items() if number <= newest}
+                yield Checkpoint(lineage, mark, past=past)
+
+    def _begin_outbox_after(self, query: str, number: int) -> None:
+        self.disk.outbox[query] = {}
+        self.disk.admitted[query] = self.disk.trimmed[query] = number
+        self.feed(on.OutboxRestored(query, number))
+
     def fail_query(self, query: str) -> None:
         if self.alive and not self.paused:
             self.fail(query)
+
+
+def _record_in(lineage: str) -> str:
+    return lineage.rpartition(":")[2]

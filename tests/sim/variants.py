@@ -12,3 +12,5 @@ class Variant(Enum):
     """An operator also forces failovers."""
     ROLLED_BACK = "rolled back"
     """Disks also go back to an earlier image."""
+    WARM = "warm"
+    """Only the active runs one of the queries, and an operator also forces failovers."""

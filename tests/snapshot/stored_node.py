@@ -6,7 +6,7 @@ The checkpoint is artificial, not Spark's: one query, whose batch n left n as it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,8 +149,12 @@ def node_at(
     empty: bool = False,
     application: str = "app",
     admitted: int = BATCHES,
+    shared: Sequence[Path] = (),
 ) -> Node:
-    """Return a node with all records, whose outbox has the first ``admitted`` batches."""
+    """Return a node with all records, whose outbox has the first ``admitted`` batches.
+
+    ``shared`` are the directories with the checkpoints of all nodes.
+    """
     home.mkdir()
     journal = Journal.open(home / "journal", group="test", segment_size=1 << 10)
     outbox = Outbox.open(home / "outbox")
@@ -167,7 +171,12 @@ def node_at(
     refuses: list[str] = []
     places = Places(home, home / "checkpoints")
     restoring = Restoring(
-        store, places, "test", application, lambda _: refuses[0] if refuses else None
+        store,
+        places,
+        "test",
+        application,
+        lambda _: refuses[0] if refuses else None,
+        shared=lambda: shared,
     )
     capture = Capture(home / "checkpoints", home, outbox)
     writer = JournalWriter(journal, lambda sequence: None, lambda error: None)

@@ -4,7 +4,7 @@ import {badge, facts, h} from '../dom.js';
 import {leadingStatus} from '../group.js';
 import {age, bytes, count, milliseconds, moment, plural, utc} from '../words.js';
 
-const STATES = {running: 'good', waiting: 'busy', failed: 'bad'};
+const STATES = {running: 'good', standby: 'calm', waiting: 'busy', failed: 'bad'};
 const SINKS = {publishing: 'good', claiming: 'busy', stopped: 'calm'};
 
 export function queries(group, samples, now) {
@@ -57,9 +57,12 @@ function query(name, seen, group, samples, now) {
   );
 }
 
-/** Both nodes run the same batches: how far each is. */
+/** How far each node is that runs the query; they run the same batches. */
 function batches(name, seen, group) {
-  const told = group.members.filter((member) => member.told?.queries[name]);
+  const told = group.members.filter((member) => {
+    const state = member.told?.queries[name]?.state;
+    return state && state !== 'standby';
+  });
   if (told.length < 2) return `${count(seen.batch)} of ${count(seen.mark)}`;
   return told
     .map((member) => `${count(member.told.queries[name].batch)} on ${member.name}`)

@@ -1,0 +1,66 @@
+"""A pair in which only the active runs the queries (RULES.md#r33)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from tests.e2e.databases import fresh_database
+from tests.e2e.flights import Flights, flying
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
+from tests.e2e.pair import same_journal
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.nightly("both nodes start queries several times"), pytest.mark.spark]
+
+
+@pytest.fixture
+def flights(tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
+    with (
+        fresh_database(postgres, "warm") as url,
+        flying(tmp_path, url, standby="warm", snapshot={"interval": "5s"}) as flights,
+    ):
+        flights.pair.wait_protected()
+        yield flights
+
+
+def states(node: NodeUnderTest) -> set[str]:
+    status = node.status()
+    assert status is not None
+    return {query["state"] for query in status["queries"].values()}
+
+
+def test_rows_are_those_of_the_reference_after_each_node_was_the_active(flights: Flights) -> None:
+    flights.send(20_000)
+    flights.require_equal()
+    pair = flights.pair
+    first = pair.active()
+    assert first is not None
+    second = pair.other(first)
+    assert (states(first), states(second)) == ({"running"}, {"standby"})
+    first.kill_everything()
+    flights.send(5_000)
+    flights.require_equal()
+    first.start()
+    pair.wait_protected()
+    assert (states(first), states(second)) == ({"standby"}, {"running"})
+    flights.send(5_000)
+    assert second.http.post("/v1/switchover").is_success
+    wait_until(lambda: pair.active() is first, within=SPARK_SECONDS)
+    flights.send(5_000)
+    flights.require_equal()
+    wait_until(lambda: states(second) == {"standby"}, within=SPARK_SECONDS)
+    wait_until(lambda: same_journal(pair), within=SPARK_SECONDS)
+
+
+def test_query_process_that_was_killed_on_the_active_continues_there(flights: Flights) -> None:
+    flights.send(20_000)
+    active = flights.pair.active()
+    assert active is not None
+    active.kill("query")
+    flights.send(5_000)
+    flights.require_equal()
+    assert flights.pair.active() is active

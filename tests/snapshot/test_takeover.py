@@ -1,0 +1,141 @@
+"""The state with which a new active continues a query that only the active runs (RULES.md#r33)."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from ha_engine.core import actions as do
+from ha_engine.errors import SnapshotDamaged
+from ha_engine.query.checkpoints import is_whole, last_mark, offer, stamp_restored
+from ha_engine.snapshot.restore import RestoredState
+from ha_engine.types import History, Mark, Position
+from tests.snapshot.stored_node import BATCHES, QUERY, Node, node_at, prepare, taken
+
+HISTORY = History(Position(1, 1), (Position(1, 1), Position(2, 100)))
+PUBLISHED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The former active, which is gone, and the node that takes over. They share a file system."""
+
+    former: Node
+    new: Node
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.new.places.checkpoints / QUERY
+
+    async def take_over(
+        self, shared: dict[int, int], *, must_resume: bool = False
+    ) -> RestoredState | None:
+        run = do.RunQuery(
+            QUERY,
+            f"{self.new.journal.journal_id}:2",
+            Mark(QUERY, 0, 0),
+            must_resume=must_resume,
+            digest="d",
+            takeover=do.Takeover(3, PUBLISHED, tuple(shared.items())),
+        )
+        return await self.new.archive.bring_state(run, HISTORY)
+
+    def has_own_state(self, through: int) -> None:
+        """Give the new node a complete checkpoint of its own, which ends with that batch."""
+        shutil.copytree(self.former.places.checkpoints / QUERY, self.checkpoint)
+        for batch in range(through, BATCHES):
+            (self.checkpoint / "commits" / str(batch)).unlink()
+        stamp_restored(self.checkpoint, f"{self.new.journal.journal_id}:2")
+
+
+@pytest.fixture
+async def pair(engine: Engine, tmp_path: Path) -> Pair:
+    prepare(engine)
+    roots = [tmp_path / name / "checkpoints" for name in "ab"]
+    former = node_at(tmp_path / "a", engine)
+    new = node_at(tmp_path / "b", engine, admitted=0, shared=roots)
+    stamp_restored(roots[0] / QUERY, f"{former.journal.journal_id}:2")
+    offer(roots[0] / QUERY, 2)
+    shutil.rmtree(roots[1])
+    return Pair(former, new)
+
+
+async def test_query_continues_after_the_batch_that_every_sink_has(pair: Pair) -> None:
+    brought = await pair.take_over({1: 1, 2: PUBLISHED})
+    assert brought == RestoredState(None, PUBLISHED, left=PUBLISHED)
+    assert is_whole(pair.checkpoint.parent, QUERY, f"{pair.new.journal.journal_id}:2")
+    assert last_mark(pair.checkpoint.parent, QUERY) == PUBLISHED
+    assert not (pair.checkpoint / "state/0/0" / f"{PUBLISHED + 1}.delta").exists()
+    assert pair.new.outbox.last_admitted(QUERY) == PUBLISHED
+
+
+async def test_checkpoint_of_an_epoch_that_the_journal_lacks_is_not_continued(pair: Pair) -> None:
+    """Its batches may be of a history that an operator gave up."""
+    assert await pair.take_over({1: PUBLISHED}) is None
+    assert not pair.checkpoint.exists()
+
+
+async def test_checkpoint_that_no_active_has_written_is_not_continued(pair: Pair) -> None:
+    (pair.former.places.checkpoints / QUERY / "ha_engine.epoch").unlink()
+    assert await pair.take_over({2: PUBLISHED}) is None
+
+
+async def test_checkpoint_of_another_state_is_not_continued(pair: Pair) -> None:
+    former = pair.former
+    stamp_restored(former.places.checkpoints / QUERY, f"{former.journal.journal_id}:7")
+    assert await pair.take_over({2: PUBLISHED}) is None
+
+
+async def test_what_the_former_driver_still_writes_changes_nothing(pair: Pair) -> None:
+    await pair.take_over({2: PUBLISHED})
+    theirs = pair.former.places.checkpoints / QUERY
+    state = (pair.checkpoint / "state/0/0/1.delta").read_bytes()
+    (theirs / "state/0/0/1.delta").unlink()
+    (theirs / "state/0/0/1.delta").write_bytes(b"other")
+    (theirs / "commits" / str(BATCHES)).write_text("v1\n{}")
+    assert (pair.checkpoint / "state/0/0/1.delta").read_bytes() == state
+    assert last_mark(pair.checkpoint.parent, QUERY) == PUBLISHED
+
+
+async def test_own_state_is_kept_if_it_has_what_the_sinks_have(pair: Pair) -> None:
+    pair.has_own_state(PUBLISHED - 1)  # the batch after it was published before Spark ended it
+    assert await pair.take_over({2: PUBLISHED}) is None
+    assert last_mark(pair.checkpoint.parent, QUERY) == PUBLISHED - 1
+
+
+async def test_own_state_of_an_earlier_term_gives_way_to_a_newer_one(pair: Pair) -> None:
+    pair.has_own_state(1)
+    brought = await pair.take_over({2: PUBLISHED})
+    assert brought is not None
+    assert (brought.number, last_mark(pair.checkpoint.parent, QUERY)) == (PUBLISHED, PUBLISHED)
+
+
+async def test_snapshot_has_the_state_if_no_checkpoint_has_it(pair: Pair) -> None:
+    await taken(pair.former, 3)
+    (pair.former.places.checkpoints / QUERY / "state/0/0/1.delta").unlink()
+    brought = await pair.take_over({2: PUBLISHED}, must_resume=True)
+    assert brought is not None
+    assert brought.revision is not None
+    assert (brought.number, brought.left, len(brought.batches)) == (3, 0, 3)
+
+
+async def test_snapshot_older_than_the_own_state_is_not_restored(pair: Pair) -> None:
+    await taken(pair.former, 1)
+    pair.has_own_state(2)
+    assert await pair.take_over({}) is None
+    assert last_mark(pair.checkpoint.parent, QUERY) == 2
+
+
+async def test_state_that_is_nowhere_is_reported(pair: Pair) -> None:
+    with pytest.raises(SnapshotDamaged, match="there is no snapshot"):
+        await pair.take_over({}, must_resume=True)
+
+
+async def test_first_start_needs_no_state(pair: Pair) -> None:
+    lineage, begin = f"{pair.new.journal.journal_id}:2", do.Takeover(1, 0, ())
+    run = do.RunQuery(QUERY, lineage, Mark(QUERY, 0, 0), False, "d", takeover=begin)
+    assert await pair.new.archive.bring_state(run, HISTORY) is None

@@ -183,11 +183,14 @@ class ForcedFailover:
         record.
 
         1. A process acquires an epoch by force. 2. The process ends before its journal has the
-        epoch record. 3. The next process acquires another epoch. The epoch record of the next
-        process must carry ``forced``, since the operator has given up records.
+        epoch record, and so may the next ones. 3. Another process acquires a later epoch. The epoch
+        record of that process must carry ``forced``, since the operator has given up records.
+
+        A journal with a record of the forced epoch or of a later one follows a holder that knows
+        what was given up.
         """
         row, tried = self._lease.row, self._lease.high_water.forced
-        if row is None or row.epoch != tried or self._journal.is_forced(tried):
+        if row is None or row.epoch < tried or self._journal.last.epoch >= tried:
             return
         if not self._lease.is_holder and row.in_sync == (self._lease.member,):
             self._epoch = self._lease.acquired(None).epoch

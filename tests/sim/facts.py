@@ -9,6 +9,7 @@ from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.types import (
     ORIGIN,
+    EpochStart,
     Events,
     Holder,
     LeaseRow,
@@ -166,6 +167,9 @@ class Facts:
         before = records[-2].position if len(records) > 1 else ORIGIN
         require(record.position.sequence == len(records), "R12", "a gap in the journal")
         require(record.position.epoch >= before.epoch, "I8", "the journal's epoch fell")
+        if isinstance(record.body, EpochStart):
+            # A crash after a forced failover may have left records that were not durable before.
+            self._take_back(node, node.disk.durable)
         require(record.committed <= len(self.committed), "R12", "calls committed what is not")
         known = self._records.setdefault(record.position, (record, before))
         require(known[1] == before, "I8", f"{node.node} has {before} before {record.position}")
@@ -204,17 +208,22 @@ class Facts:
         for mark, position in [one for one in self.marks.items() if one[1] in lost]:
             del self.marks[mark]
             self.contents[position] = batches.setdefault(mark[0], {}).pop(mark[1], None)
-        for record in node.disk.records[len(self.committed) : node.disk.durable]:
+        self._take_back(node, node.disk.durable)
+        self.group.count("forced failovers")
+        self.group.count("records given up", len(lost))
+        self.group.count("requests given up", len(requests))
+
+    def _take_back(self, node: SimNode, durable: int) -> None:
+        """Note that records which were given up in favour of another node are back."""
+        batches = self.group.around.batches
+        for record in node.disk.records[len(self.committed) : durable]:
             if record.position not in self.given_up:
-                break  # records given up earlier, in favour of another node, may be back
+                break
             self.committed.append(record.position)
             self._note_committed(node, record)
             content = self.contents.get(record.position)
             if isinstance(record.body, Mark) and content is not None:
-                batches[record.body.query][record.body.number] = content
-        self.group.count("forced failovers")
-        self.group.count("records given up", len(lost))
-        self.group.count("requests given up", len(requests))
+                batches.setdefault(record.body.query, {})[record.body.number] = content
 
     def given_up_mark(self, node: SimNode, query: str, number: int) -> Position | None:
         """Return the position of the mark of batch ``number`` on that node's disk, if it was given

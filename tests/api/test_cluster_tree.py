@@ -88,6 +88,14 @@ def test_member_in_sync_starts_spark_and_then_runs_its_batches(world: World) -> 
     assert seen(world, replace(runs, warm=True))["rejoin"] is None
 
 
+def test_member_lacks_no_batch_of_a_query_that_only_the_active_runs(world: World) -> None:
+    world.ghost.link()
+    world.wait(1)
+    standby = (QueryReport("delays", "standby", 0, 0, 0, 0),)
+    passive = replace(JOINS, role="passive", query_process_connected=True, queries=standby)
+    assert seen(world, passive)["rejoin"] == lacks("batches", 0, 0)
+
+
 def test_another_journal_of_a_listed_node_is_not_in_sync(world: World) -> None:
     world.ghost.link()
     world.wait(1)

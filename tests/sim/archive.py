@@ -109,16 +109,13 @@ class Archive:
 
         node.later(node.random.uniform(0.05, 2.0), done)
 
-    def state_of(self, node: SimNode, query: str, lineage: str) -> Checkpoint | None:
-        """The newest state of one query that a revision has, with the batches that the node's
-        outbox lacks."""
+    def usable(self, node: SimNode, query: str, lineage: str) -> Revision | None:
+        """The newest revision with the state of one query in this node's history."""
         for revision in reversed(self.visible) if self._reached(node) else ():
-            place, of = revision.place, lineage.rpartition(":")[2]
-            has = node.core.journal.has(place.position) and node.core.journal.has(place.last_mark)
-            if has and revision.lineages.get(query) == of:
-                return Checkpoint(
-                    lineage, Mark(query, dict(place.batches)[query], place.position.sequence)
-                )
+            place, has = revision.place, node.core.journal.has
+            known = has(place.position) and has(place.last_mark)
+            if known and revision.lineages.get(query) == lineage.rpartition(":")[2]:
+                return revision
         return None
 
     def _usable(self, action: do.Restore) -> Revision | None:

@@ -19,6 +19,7 @@ from tests.sim.pulling import Pulling, Way
 from tests.sim.variants import Variant
 
 THREE_NODES = 0.25
+SHARED_STORAGE = 0.6
 DRIFT_MAX = TIMING.margin / TIMING.ttl / 4
 
 
@@ -52,6 +53,8 @@ class Group:
         self.wakes_late = 0.005
         size = nodes or (3 if self.random.random() < THREE_NODES else 2)
         self.names = "abc"[:size]
+        # Whether all nodes can read each other's checkpoints, as on a cluster.
+        self.shares_storage = variant is Variant.WARM and self.random.random() < SHARED_STORAGE
         self.nodes = {name: self._node(name, engine) for name in self.names}
         self.producers = Producers(self)
         self.pulling = Pulling(self, pulls) if pulls else None

@@ -14,7 +14,7 @@ from tests.core.truth import require
 from tests.sim.faults import FAULT_PHASE_SECONDS, Faults
 from tests.sim.forcing import switch_on
 from tests.sim.group import Group
-from tests.sim.node import TIMING, plans_of
+from tests.sim.node import TIMING, StateIsLost, plans_of
 from tests.sim.pulling import Way, require_each_once
 from tests.sim.transcript import told
 from tests.sim.variants import Variant
@@ -47,6 +47,8 @@ def tell(seed: int, *, variant: Variant = Variant.PLAIN) -> str:
 def _played(group: Group) -> Group:
     try:
         _play(group)
+    except StateIsLost:
+        group.count("states lost")
     except Exception as error:
         reason = f"seed {group.seed}: {type(error).__name__}: {error}"
         raise Failed(f"{reason}\n{told(group)}\n{reason}") from error

@@ -53,6 +53,10 @@ def plans_of(variant: Variant) -> tuple[Any, ...]:
     return WARM_PLANS if variant is Variant.WARM else PLANS
 
 
+class StateIsLost(Exception):
+    """The state of a query is on another node's disk or nowhere, and no snapshot has it."""
+
+
 class _Nobody:
     """A replacement of World's ghost: here the other members are real."""
 
@@ -430,19 +434,22 @@ class SimNode(World):
         )
         if found.done.number > mine:
             self.group.count("checkpoints of others continued")
-        else:
-            revised = self.group.archive.state_of(self, query, lineage)
-            if revised is None or revised.done.number <= mine:
-                return
+            self.disk.checkpoints[query] = found
+            self._begin_outbox(query, found.done.number, {}, {})
+            return
+        revision = self.group.archive.usable(self, query, lineage)
+        number = 0 if revision is None else dict(revision.place.batches)[query]
+        if revision is not None and number > mine:
             self.group.count("warm queries restored from a snapshot")
-            found = revised
-        self.disk.checkpoints[query] = found
-        if self.disk.admitted.get(query, 0) < found.done.number:
-            self._begin_outbox_after(query, found.done.number)
+            mark = Mark(query, number, revision.place.position.sequence)
+            self.disk.checkpoints[query] = Checkpoint(lineage, mark)
+            self._begin_outbox(query, number, revision.outbox[query], revision.rows)
+        elif action.must_resume and not whole:
+            self._require_loss(query)
 
     def _shared(self, query: str, lineage: str, shared: dict[int, int]) -> Iterator[Checkpoint]:
         yield Checkpoint(lineage, Mark(query, 0, 0))
-        for node in self.group.nodes.values():
+        for node in self.group.nodes.values() if self.group.shares_storage else ():
             theirs = node.shared.get(query)
             if theirs is None or _record_in(theirs.lineage) != _record_in(lineage):
                 continue
@@ -454,10 +461,27 @@ class SimNode(World):
                 past = {number: one for number, one in theirs.past.items() if number <= newest}
                 yield Checkpoint(lineage, mark, past=past)
 
-    def _begin_outbox_after(self, query: str, number: int) -> None:
-        self.disk.outbox[query] = {}
-        self.disk.admitted[query] = self.disk.trimmed[query] = number
-        self.feed(on.OutboxRestored(query, number))
+    def _require_loss(self, query: str) -> None:
+        """Without shared storage, no other node has the state if the database lost the snapshots,
+        or if an operator gave up their history."""
+        group = self.group
+        lost = group.counters["database failovers"] or group.counters["forced failovers"]
+        require(bool(lost and not group.shares_storage), "R33", f"{query} has no state")
+        raise StateIsLost(query)
+
+    def _begin_outbox(
+        self, query: str, last: int, batches: dict[int, Content], rows: dict[tuple[str, int], int]
+    ) -> None:
+        """Let the outbox end with batch ``last``, and have ``batches``, unless it is further."""
+        if self.disk.admitted.get(query, 0) >= last:
+            return
+        left = last - len(batches)
+        self.disk.outbox[query], self.disk.admitted[query] = dict(batches), last
+        self.disk.trimmed[query] = left
+        self.feed(on.OutboxRestored(query, left))
+        for number in sorted(batches):
+            count = self.disk.outbox_rows[(query, number)] = rows[(query, number)]
+            self.feed(on.BatchAdmitted(query, number, count, 100 * count))
 
     def fail_query(self, query: str) -> None:
         if self.alive and not self.paused:

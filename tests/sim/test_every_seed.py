@@ -58,6 +58,12 @@ FORCED_REACH_AT_LEAST = {
 ROLLED_BACK_SHARE = 0.1
 """The share of the seeds that are played with disks that go back too."""
 ROLLED_BACK_AT_LEAST = 100
+WARM_SHARE = 0.3
+"""The share of the seeds that are played with a query that only the active runs."""
+WARM_REACH_AT_LEAST = {
+    "checkpoints of others continued": 250,
+    "warm queries restored from a snapshot": 12,
+}
 
 
 def least(of_all: int, seeds: int) -> float:
@@ -100,6 +106,24 @@ def rolled_back(seeds: int) -> Result:
 def test_no_disk_that_goes_back_breaks_a_rule(rolled_back: Result, seeds: int) -> None:
     assert rolled_back.failed == [], "\n\n".join(rolled_back.stories[:1])
     assert rolled_back.counters["disks that went back"] >= least(ROLLED_BACK_AT_LEAST, seeds)
+
+
+@pytest.fixture(scope="module")
+def warm(seeds: int) -> Result:
+    numbers = range(1, int(seeds * WARM_SHARE) + 1)
+    one = partial(play, variant=Variant.WARM)
+    return play_all([*known_seeds(Variant.WARM), *numbers], CORES, play=one)
+
+
+@pytest.mark.slow
+def test_no_history_with_a_warm_query_breaks_a_rule(warm: Result) -> None:
+    assert warm.failed == [], "\n\n".join(warm.stories[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WARM_REACH_AT_LEAST)
+def test_warm_queries_reach_each_rare_case(what: str, warm: Result, seeds: int) -> None:
+    assert warm.counters[what] >= least(WARM_REACH_AT_LEAST[what], seeds), warm.summary
 
 
 @pytest.fixture(scope="module")

@@ -222,6 +222,19 @@ def kafka_reader(
 
 
 @app.command()
+def cluster(
+    rounds: Rounds = 3,
+    rows: int = 1_000_000,
+    growth: Annotated[
+        bool, typer.Option("--growth", help="How rows a second grow with the executors, instead.")
+    ] = False,
+    keep: Keep = None,
+) -> None:
+    """Queries on a standalone cluster: a node against a plain job that reads the same topic."""
+    _finish(Runs(console, keep).cluster(rounds, rows, growth=growth))
+
+
+@app.command()
 def shuffle(rounds: Rounds = 3) -> None:
     """A shuffle whose blocks are read in one order, against Spark's own, on two executors."""
     _finish(Runs(console, None).shuffle(rounds))

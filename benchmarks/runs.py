@@ -14,6 +14,7 @@ from rich.console import Console
 
 from benchmarks import (
     batches,
+    cluster,
     connectors,
     failover,
     footprint,
@@ -187,6 +188,15 @@ class Runs:
                 directory = self._keep / "kafka-reader"
                 directory.mkdir(parents=True)
             kafka_reader.measure(ways, rounds, directory, result, self._console, planning=planning)
+        return result
+
+    def cluster(self, rounds: int, rows: int, *, growth: bool) -> Result:
+        result = Result("cluster-growth" if growth else "cluster")
+        with self._place("cluster") as (directory, db):
+            if growth:
+                cluster.measure_growth(rounds, directory, db, result, self._console)
+            else:
+                cluster.measure(rows, rounds, directory, db, result, self._console)
         return result
 
     def shuffle(self, rounds: int) -> Result:

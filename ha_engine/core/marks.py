@@ -403,13 +403,6 @@ class QueryMarks:
             if number > self.kept_after.number:
                 yield start.epoch, number
 
-    @property
-    def need_on_standby(self) -> int:
-        """Like ``need``, while only another node runs the query: the state will be one after a
-        batch that every sink has, or that of a snapshot."""
-        number = min(self.published_through, self.last.number)
-        return self.mark_at(max(number, self.kept_after.number)).through
-
     # -- planning ----------------------------------------------------------------------------------
 
     def answer(self, committed: int) -> Mark | None:

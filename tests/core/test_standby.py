@@ -80,11 +80,15 @@ def test_active_takes_the_snapshots_of_a_warm_query_itself() -> None:
     world.digests = True
     world.start()
     world.wait(1)
+    world.ghost.warm = True
     world.ghost.link()
     world.offer("flights", 10)
-    world.wait(1)
+    world.wait(2)
+    asked: list[do.Action] = []
+    world.heard = asked.append
     world.feed(on.SnapshotAsked())
     world.wait(1)
+    assert any(isinstance(action, do.TakeSnapshot) for action in asked)
     assert len(world.archive.visible) == 1
 
 

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from ha_engine.node.connection_limits import OWN_FILES
+from ha_engine.web.connection_limits import OWN_FILES
 
 PROGRAM = """
 import json, resource, sys
 from ha_engine.config import Config
 from ha_engine.errors import ConfigError
-from ha_engine.node.connection_limits import connection_limits
+from ha_engine.web.connection_limits import connection_limits
 
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -22,7 +22,7 @@ config = Config.model_validate(
     {"application": "a.yaml", "http": {"max_connections": 900}, "ingest": {"max_streams": 100}}
 )
 try:
-    limits = list(connection_limits(config))
+    limits = list(connection_limits(config.http, config.ingest))
 except ConfigError as error:
     limits = str(error)
 print(json.dumps([limits, resource.getrlimit(resource.RLIMIT_NOFILE)[0]]))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ha_engine.auth import digest_of
+from ha_engine.auth import Access, Right, digest_of
 from ha_engine.config.sections import Name, Section
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -33,6 +33,13 @@ class AccessConfig(Section):
         "caller may. The page at / asks for one of these tokens; every node must list this token. "
         "Reloadable.",
     )
+
+    @property
+    def checks(self) -> Access:
+        """The right of each token, which servers check."""
+        return Access.of(
+            {Right.ADMIN: self.admin, Right.INGEST: self.ingest, Right.READ: self.read}
+        )
 
     @model_validator(mode="after")
     def _an_operator_comes_first(self) -> AccessConfig:

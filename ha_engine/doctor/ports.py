@@ -12,8 +12,8 @@ import psutil
 from ha_engine.config.quantities import split_address
 from ha_engine.doctor.finding import Finding, failed, ok, warning
 from ha_engine.errors import AddressInUse
-from ha_engine.node.listening import listen
 from ha_engine.system.file_lock import NODE_LOCK, holder_of
+from ha_engine.web.listening import listen
 
 
 def listening(setting: str, address: str, home: Path, *, required: bool = True) -> Finding:

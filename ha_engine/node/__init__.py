@@ -5,7 +5,6 @@
 ``database`` makes the clients of the database, runs an embedded one, and checks the schema.
 ``node`` connects, starts and stops the stages.
 ``build`` makes the stages from the config and the application.
-``connection_limits`` keeps open files for the node, however many connections clients open.
 ``connectors`` makes sinks and sources from the config and the application.
 ``connections`` tries sources and sinks without a node, for ``ha-engine app check`` and ``source``.
 ``driver`` gives inputs to the core and performs its actions.
@@ -17,7 +16,7 @@
 ``stream_logs`` knows the streams whose events stay in Kafka.
 ``range_server`` is the gRPC service through which executors on other hosts read the journal.
 ``adapters`` lets sync, the query process, the status and operators use the core.
-``routes`` has all routes of the HTTP interface, and ``listening`` opens its socket.
+``routes`` has all routes of the HTTP interface.
 ``supervisor_link`` is the node process's end of the socket pair with the supervisor.
 ``reachability`` logs when the database becomes unreachable and when it answers again.
 ``data_dir`` has the data directory and its lock.

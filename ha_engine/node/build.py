@@ -3,16 +3,14 @@ connections."""
 
 from __future__ import annotations
 
-import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from ha_engine import __version__
-from ha_engine.auth import Access, Right, token_of
+from ha_engine.auth import token_of
 from ha_engine.config import Config
 from ha_engine.config.group import group_digest
 from ha_engine.core import (
@@ -50,7 +48,6 @@ from ha_engine.snapshot.service import SnapshotService
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import Hello
 from ha_engine.types import Holder
-from ha_engine.web.hosts import name_of
 
 
 def core_of(
@@ -213,18 +210,6 @@ def range_server_of(
 
     token = token_of(execution.secret.get_secret_value())
     return RangeServer(RangeService(records, token, sent), execution.listen, execution.tls)
-
-
-def access_of(config: Config) -> Access:
-    given = config.access
-    return Access.of({Right.ADMIN: given.admin, Right.INGEST: given.ingest, Right.READ: given.read})
-
-
-def host_names_of(config: Config) -> frozenset[str]:
-    """The host names under which clients without a token may reach this node, in lower case."""
-    own = (urlsplit(config.http.url).hostname or "", name_of(config.http.listen))
-    names = (*own, *config.http.host_names, socket.gethostname())
-    return frozenset(name.lower() for name in names if name)
 
 
 def gate_of(

@@ -32,25 +32,22 @@ from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.adapters import LocalAnswers, OperatorRequests, QueryObserver, SyncOwner
 from ha_engine.node.build import (
-    access_of,
     backlog_of,
     core_of,
     gate_of,
     hello_of,
-    host_names_of,
     places_of,
     publisher_of,
     range_server_of,
     snapshot_service_of,
 )
-from ha_engine.node.connection_limits import connection_limits
 from ha_engine.node.connectors import receivers_of, sinks_of
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
 from ha_engine.node.driver import Driver
-from ha_engine.node.listening import listen
 from ha_engine.node.local_service import LocalServer, LocalService
 from ha_engine.node.ports import Ports
+from ha_engine.node.range_server import CONNECTIONS_MAX
 from ha_engine.node.routes import web_application
 from ha_engine.node.storage import NodeStorage, give_up, replay
 from ha_engine.node.stream_logs import StreamLogs
@@ -67,6 +64,9 @@ from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import EventSync, Report
 from ha_engine.system.systemd import Condition, ServiceManager
 from ha_engine.types import Holder, Position
+from ha_engine.web.connection_limits import OWN_FILES, connection_limits
+from ha_engine.web.hosts import host_names_of
+from ha_engine.web.listening import listen
 from ha_engine.web.route import set_access
 
 log = structlog.get_logger(__name__)
@@ -128,13 +128,14 @@ class Node:
         self.snapshots = snapshot_service_of(config, self.application, *parts)
         self.intake = Intake(self.gate, self.logs.places)
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
-        connections = connection_limits(config)
+        own_files = OWN_FILES + (CONNECTIONS_MAX if config.execution.on_cluster else 0)
+        connections = connection_limits(config.http, config.ingest, own_files)
         self.closed = Counter[str]()
         """The connections that the node closed because of their clients, by reason."""
         self.ingest = IngestServer(
             self.intake,
             config.ingest,
-            access_of(config),
+            config.access.checks,
             self._ingest_of,
             connections.ingest,
             self.closed,
@@ -281,7 +282,7 @@ class Node:
         Certificates are the last settings, so a bad certificate prevents no other setting. Raises
         ConfigError for a bad certificate.
         """
-        access = access_of(config)
+        access = config.access.checks
         set_access(self.served, access)
         self.ingest.set_access(access)
         logs.configure(config.log, node=config.node.id, process="node")
@@ -325,7 +326,7 @@ class Node:
             self._version,
             lambda: self.intake.count("", NotAllowed("the token")),
         )
-        access, names = access_of(self.config), host_names_of(self.config)
+        access, names = self.config.access.checks, host_names_of(self.config.http)
         return web_application(
             view,
             core,

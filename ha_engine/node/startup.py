@@ -17,12 +17,12 @@ from ha_engine.config.load import load_config
 from ha_engine.config.quantities import split_address
 from ha_engine.journal.opening import read_identity
 from ha_engine.jvm import cluster_jar
-from ha_engine.node.listening import listen
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.session import check_java
 from ha_engine.query.settings import SECRET_VARIABLE
 from ha_engine.system.file_lock import earlier_process
 from ha_engine.system.runtime_dir import make_runtime_dir
+from ha_engine.web.listening import listen
 
 EMBEDDED = "embedded"
 

@@ -9,7 +9,18 @@ cannot come from a name.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Set
+from urllib.parse import urlsplit
+
+from ha_engine.config import HttpConfig
+
+
+def host_names_of(http: HttpConfig) -> frozenset[str]:
+    """The host names under which clients without a token may reach this process, in lower case."""
+    own = (urlsplit(http.url).hostname or "", name_of(http.listen))
+    names = (*own, *http.host_names, socket.gethostname())
+    return frozenset(name.lower() for name in names if name)
 
 
 def is_served(host: str, names: Set[str]) -> bool:

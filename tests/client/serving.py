@@ -14,7 +14,7 @@ from ha_engine.api.connection import ConnectionPool
 from ha_engine.api.server import WebServer
 from ha_engine.config import HttpConfig
 from ha_engine.config.server_tls import ServerTls
-from ha_engine.node.listening import listen
+from ha_engine.web.listening import listen
 from tests.waiting import wait_until
 
 PLAIN = ServerTls()

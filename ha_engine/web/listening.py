@@ -1,5 +1,7 @@
-"""Open the socket of the node's HTTP server. A start of a node first binds the socket for a moment,
-to check that the address is free."""
+"""Open the socket of an HTTP server.
+
+A start of a node first binds the socket for a moment, to check that the address is free.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep enough open files for the node itself, however many connections clients open.
+"""Keep enough open files for a process itself, however many connections clients open.
 
 Each connection is an open file of the process. A node that cannot open a file of its journal must
 end, so clients could end a node with idle connections alone.
@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import structlog
 
-from ha_engine.config import Config
+from ha_engine.config import HttpConfig, IngestConfig
 from ha_engine.errors import ConfigError
-from ha_engine.node.range_server import CONNECTIONS_MAX
 from ha_engine.system.open_files import allow_open_files
 
 log = structlog.get_logger(__name__)
@@ -30,18 +29,20 @@ class ConnectionLimits(NamedTuple):
     ingest: int
 
 
-def connection_limits(config: Config) -> ConnectionLimits:
+def connection_limits(
+    http_config: HttpConfig, ingest_config: IngestConfig, own_files: int = OWN_FILES
+) -> ConnectionLimits:
     """Raise the process's limit of open files, and lower the config's limits if they exceed it.
+    ``own_files`` is the number of files that the process itself needs.
 
     Raises ConfigError if the process may not open enough files for a few connections.
     """
-    http, ingest = config.http.max_connections, config.ingest.max_streams
-    own = OWN_FILES + (CONNECTIONS_MAX if config.execution.on_cluster else 0)
-    needed = own + http + ingest
+    http, ingest = http_config.max_connections, ingest_config.max_streams
+    needed = own_files + http + ingest
     files = allow_open_files(needed)
     if files >= needed:
         return ConnectionLimits(http, ingest)
-    room = files - own
+    room = files - own_files
     lowered = ConnectionLimits(http * room // (http + ingest), ingest * room // (http + ingest))
     if min(lowered) < min(CONNECTIONS_MIN, http, ingest):
         raise ConfigError(

@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -23,6 +23,7 @@ from ha_engine.errors import ConfigError
 from ha_engine.formats import strict_yaml
 from ha_engine.system.runtime_dir import derived_runtime_dir
 
+Tree = TypeVar("Tree", bound=BaseModel)
 Key = tuple[str, ...]
 """The path of a key in the tree: ``("lease", "ttl")``, written ``lease.ttl``."""
 
@@ -57,21 +58,23 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Loaded(Generic[Tree]):
     """A config, with the origin of each set key: the name of a file or of a variable.
 
     ``references`` has each secret as the config refers to it: ``env:NAME`` or ``file:/path``.
     """
 
-    config: Config
+    config: Tree
     origins: Mapping[Key, str]
     references: Mapping[Key, str]
 
 
 @dataclass
 class _Draft:
-    """The values by key that the loader has collected so far, and the problems that it found."""
+    """The values by key of the config tree ``model`` that the loader has collected so far, and the
+    problems that it found."""
 
+    model: type[BaseModel]
     values: dict[Key, Any] = field(default_factory=dict)
     origins: dict[Key, str] = field(default_factory=dict)
     references: dict[Key, str] = field(default_factory=dict)
@@ -87,19 +90,24 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     return load(path, environ).config
 
 
-def load(path: Path | None, environ: Mapping[str, str]) -> Loaded:
-    """Read, merge and check the config of ``path`` and ``environ``.
+def load(path: Path | None, environ: Mapping[str, str]) -> Loaded[Config]:
+    """Load the config of a node as ``load_tree`` does."""
+    return load_tree(Config, path, environ)
+
+
+def load_tree(model: type[Tree], path: Path | None, environ: Mapping[str, str]) -> Loaded[Tree]:
+    """Read, merge and check the config of ``path`` and ``environ``, whose keys are in ``model``.
 
     If ``path`` is None, only ``environ`` and the defaults give values. A relative path in the
     config starts at the directory of the config file. Raises ConfigError with one line for each
     problem; no line shows a secret.
     """
-    draft = _Draft()
+    draft = _Draft(model)
     base = _read_files(draft, path)
     _read_environment(draft, environ)
     _resolve_secrets(draft, base, environ)
     _resolve_paths(draft, base, environ)
-    config = _checked(draft)
+    config = _checked(model, draft)
     if draft.problems or config is None:
         raise ConfigError("\n".join(draft.problems))
     return Loaded(config, draft.origins, draft.references)
@@ -108,9 +116,9 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Loaded:
 # -- the tree --------------------------------------------------------------------------------------
 
 
-def settings() -> Iterator[Setting]:
-    """Every key of the tree, in the order of the sample file."""
-    yield from _settings_of(Config, ())
+def settings(model: type[BaseModel] = Config) -> Iterator[Setting]:
+    """Every key of the tree ``model``, for a node's in the order of the sample file."""
+    yield from _settings_of(model, ())
 
 
 def _settings_of(model: type[BaseModel], prefix: Key) -> Iterator[Setting]:
@@ -129,13 +137,14 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
     return (get_origin(annotation) or annotation,)
 
 
-def _sections() -> set[Key]:
-    return {setting.key[:depth] for setting in settings() for depth in range(len(setting.key))}
+def _sections(model: type[BaseModel]) -> set[Key]:
+    keys = [setting.key for setting in settings(model)]
+    return {key[:depth] for key in keys for depth in range(len(key))}
 
 
-def _open_keys() -> set[Key]:
+def _open_keys(model: type[BaseModel]) -> set[Key]:
     """The keys below which the user chooses the names of further keys, such as ``query.spark``."""
-    return {setting.key for setting in settings() if setting.holds(dict)}
+    return {setting.key for setting in settings(model) if setting.holds(dict)}
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -148,8 +157,9 @@ def _read_files(draft: _Draft, path: Path | None) -> Path:
     """
     if path is None:
         return Path.cwd()
+    inner = _sections(draft.model) | _open_keys(draft.model)
     for file in _files_of(path):
-        for key, value in _leaves(_tree_of(file), (), _sections() | _open_keys()):
+        for key, value in _leaves(_tree_of(file), (), inner):
             if key in draft.values:
                 draft.blame(key, f"is set in {draft.origins[key]} and again in {file}; remove one")
             draft.values[key], draft.origins[key] = value, str(file)
@@ -196,13 +206,13 @@ def _leaves(tree: Mapping[Any, Any], prefix: Key, inner: set[Key]) -> Iterator[t
 
 
 def _read_environment(draft: _Draft, environ: Mapping[str, str]) -> None:
-    known = {setting.variable: setting for setting in settings()}
+    known = {setting.variable: setting for setting in settings(draft.model)}
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
         if variable in known:
             _set_from_variable(draft, known[variable], environ[variable])
         elif variable not in RESERVED:
             reason = f"{variable}: no setting has this environment variable"
-            draft.problems.append(reason + _nearest(variable, [*known, *RESERVED]))
+            draft.problems.append(reason + _nearest(draft.model, variable, [*known, *RESERVED]))
 
 
 def _set_from_variable(draft: _Draft, setting: Setting, text: str) -> None:
@@ -219,19 +229,21 @@ def _set_from_variable(draft: _Draft, setting: Setting, text: str) -> None:
     draft.origins.update(dict.fromkeys(values, setting.variable))
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
+def _nearest(model: type[BaseModel], word: str, known: Iterable[str]) -> str:
     match difflib.get_close_matches(word, list(known), n=1, cutoff=0.5):
         case [near]:
             return f"; did you mean {near}?"
-        case _:
+        case _ if model is Config:
             return "; 'ha-engine config schema' lists all"
+        case _:
+            return f"; known are {', '.join(model.model_fields)} and the keys below them"
 
 
 # -- secrets and paths -----------------------------------------------------------------------------
 
 
 def _resolve_secrets(draft: _Draft, base: Path, environ: Mapping[str, str]) -> None:
-    for setting in settings():
+    for setting in settings(draft.model):
         written = draft.values.get(setting.key)
         if not setting.holds(SecretStr) or not isinstance(written, str):
             continue
@@ -277,7 +289,7 @@ def _content_of(file: Path) -> str | None:
 
 
 def _resolve_paths(draft: _Draft, base: Path, environ: Mapping[str, str]) -> None:
-    for setting in settings():
+    for setting in settings(draft.model):
         value = draft.values.get(setting.key, setting.default)
         if setting.holds(Path) and isinstance(value, str | Path) and str(value):
             draft.values[setting.key] = Path(os.path.normpath(base / Path(value).expanduser()))
@@ -289,9 +301,9 @@ def _resolve_paths(draft: _Draft, base: Path, environ: Mapping[str, str]) -> Non
 # -- checking --------------------------------------------------------------------------------------
 
 
-def _checked(draft: _Draft) -> Config | None:
+def _checked(model: type[Tree], draft: _Draft) -> Tree | None:
     try:
-        return Config.model_validate(_nested(draft.values))
+        return model.model_validate(_nested(draft.values))
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_context=False, include_input=False):
             _blame_value(draft, problem)
@@ -318,22 +330,25 @@ def _blame_value(draft: _Draft, problem: ErrorDetails) -> None:
         case "extra_forbidden" if moved := _MOVED.get(key):
             draft.blame(key, f"is now {moved}")
         case "extra_forbidden":
-            draft.blame(key, "is not a known key" + _nearest(".".join(key), _known_keys()))
+            known = _known_keys(draft.model)
+            draft.blame(key, "is not a known key" + _nearest(draft.model, ".".join(key), known))
         case "model_type":
-            below = next(name for name in _known_keys() if name.startswith(f"{key[0]}."))
+            below = next(name for name in _known_keys(draft.model) if name.startswith(f"{key[0]}."))
             draft.blame(key, f"is a section; write keys below it, such as {below}")
         case "value_error" if not key:
             draft.problems.extend(message.splitlines())
         case "string_pattern_mismatch":
-            draft.blame(key, f"has characters or a form that is not allowed; {_purpose(key)}")
+            purpose = _purpose(draft.model, key)
+            draft.blame(key, f"has characters or a form that is not allowed; {purpose}")
         case _:
             draft.blame(key, message[0].lower() + message[1:])
 
 
-def _known_keys() -> list[str]:
-    return sorted(".".join(key) for key in {s.key for s in settings()} | _sections() if key)
+def _known_keys(model: type[BaseModel]) -> list[str]:
+    keys = {setting.key for setting in settings(model)} | _sections(model)
+    return sorted(".".join(key) for key in keys if key)
 
 
-def _purpose(key: Key) -> str:
-    found = next((s.description for s in settings() if s.key == key), "")
+def _purpose(model: type[BaseModel], key: Key) -> str:
+    found = next((s.description for s in settings(model) if s.key == key), "")
     return f"the key is: {found}" if found else "see 'ha-engine config schema'"

@@ -23,14 +23,14 @@ class Shown:
     origin: str
 
 
-def shown_settings(loaded: Loaded) -> list[Shown]:
+def shown_settings(loaded: Loaded[Config]) -> list[Shown]:
     """Every setting in the order of the sample file. The value of a secret is its reference or
     redacted."""
     tree = loaded.config.model_dump(mode="json", by_alias=True)
     return [shown for setting in settings() for shown in _shown(setting, loaded, tree)]
 
 
-def _shown(setting: Setting, loaded: Loaded, tree: dict[str, Any]) -> Iterator[Shown]:
+def _shown(setting: Setting, loaded: Loaded[Config], tree: dict[str, Any]) -> Iterator[Shown]:
     value = _at(tree, setting.key)
     if setting.holds(SecretStr):
         value = _redacted(setting, loaded)
@@ -42,7 +42,7 @@ def _shown(setting: Setting, loaded: Loaded, tree: dict[str, Any]) -> Iterator[S
     yield Shown(".".join(setting.key), value, loaded.origins.get(setting.key, DEFAULT))
 
 
-def _redacted(setting: Setting, loaded: Loaded) -> str:
+def _redacted(setting: Setting, loaded: Loaded[Config]) -> str:
     if setting.key not in loaded.origins:
         default: SecretStr = setting.default
         return default.get_secret_value()

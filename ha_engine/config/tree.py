@@ -81,27 +81,16 @@ class Config(Section):
     @model_validator(mode="after")
     def _sections_fit_each_other(self) -> Config:
         relations = (
-            self._request_problem(),
+            request_problem(self.http, self.ingest, self.receive.max_pending),
             self._record_problem(),
             self._peers_problem(),
             self._socket_problem(),
-            self._access_problem(),
+            access_problem(self.http, self.ingest, self.access),
             self._checkpoint_problem(),
         )
         if problems := [problem for problem in relations if problem]:
             raise ValueError("\n".join(problems))
         return self
-
-    def _request_problem(self) -> str | None:
-        room = self.receive.max_pending
-        for section, body_max in (("http", self.http.max_body), ("ingest", self.ingest.max_body)):
-            if body_max > room:
-                return (
-                    f"{section}.max_body ({format_size(body_max)}) is more than "
-                    f"receive.max_pending ({format_size(room)}): the node could never accept the "
-                    f"largest request; raise receive.max_pending or lower {section}.max_body"
-                )
-        return None
 
     def _record_problem(self) -> str | None:
         if self.receive.max_record_rows <= self.query.max_events_per_batch:
@@ -128,28 +117,6 @@ class Config(Section):
             "execution.checkpoint; remove query.checkpoint_dir"
         )
 
-    def _access_problem(self) -> str | None:
-        """The problem of an interface that other hosts reach without a token, if there is one.
-
-        An interface with ``insecure`` needs no token.
-        """
-        http = listens_beyond_loopback(self.http.listen) and not self.http.insecure
-        grpc = (
-            listens_beyond_loopback(self.ingest.listen or DEFAULT_LISTEN)
-            and not self.ingest.insecure
-        )
-        lacking = [
-            f"access.{right}"
-            for right, wanted in (("admin", http), ("ingest", http or grpc))
-            if wanted and not getattr(self.access, right)
-        ]
-        if not lacking:
-            return None
-        return (
-            f"{' and '.join(lacking)} has no token, and other hosts reach this node; make one with "
-            "'ha-engine config token', or write 'insecure: true' beside listen if you trust them"
-        )
-
     def _socket_problem(self) -> str | None:
         length = len(os.fsencode(self.socket_path))
         if length <= SOCKET_PATH_BYTES_MAX:
@@ -158,3 +125,35 @@ class Config(Section):
             f"node.runtime_dir makes a socket path of {length} bytes and the system allows "
             f"{SOCKET_PATH_BYTES_MAX}: {self.socket_path}; choose a shorter directory"
         )
+
+
+def request_problem(http: HttpConfig, ingest: IngestConfig, room: int) -> str | None:
+    """The problem of a limit of requests above ``room``, receive.max_pending, if there is one."""
+    for section, body_max in (("http", http.max_body), ("ingest", ingest.max_body)):
+        if body_max > room:
+            return (
+                f"{section}.max_body ({format_size(body_max)}) is more than "
+                f"receive.max_pending ({format_size(room)}): the largest request could never be "
+                f"accepted; raise receive.max_pending or lower {section}.max_body"
+            )
+    return None
+
+
+def access_problem(http: HttpConfig, ingest: IngestConfig, access: AccessConfig) -> str | None:
+    """The problem of an interface that other hosts reach without a token, if there is one.
+
+    An interface with ``insecure`` needs no token.
+    """
+    over_http = listens_beyond_loopback(http.listen) and not http.insecure
+    over_grpc = listens_beyond_loopback(ingest.listen or DEFAULT_LISTEN) and not ingest.insecure
+    lacking = [
+        f"access.{right}"
+        for right, wanted in (("admin", over_http), ("ingest", over_http or over_grpc))
+        if wanted and not getattr(access, right)
+    ]
+    if not lacking:
+        return None
+    return (
+        f"{' and '.join(lacking)} has no token, and other hosts reach this node; make one with "
+        "'ha-engine config token', or write 'insecure: true' beside listen if you trust them"
+    )

@@ -46,6 +46,7 @@ from ha_engine.query.application import (
 from ha_engine.query.kafka_stream import log_options
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.intake import Intake
+from ha_engine.receive.offsets import OffsetTable
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
 from ha_engine.receive.pull.messages import MessageDecoder
 from ha_engine.receive.pull.puller import Puller
@@ -137,7 +138,7 @@ def receivers_of(
     """Make the receivers of the gate, with a puller for each source, all closed. Raises
     ConfigError."""
     pullers = [
-        _puller(config, stream, spec, application.directory, intake)
+        _puller(config, stream, spec, application.directory, intake, gate.offsets)
         for stream in application.streams.values()
         for spec in stream.pulled
     ]
@@ -145,16 +146,22 @@ def receivers_of(
 
 
 def _puller(
-    config: Config, stream: StreamSpec, spec: SourceSpec, base: Path, intake: Intake
+    config: Config,
+    stream: StreamSpec,
+    spec: SourceSpec,
+    base: Path,
+    intake: Intake,
+    offsets: OffsetTable,
 ) -> Puller:
     letters = SourceDeadLetters(config.node.data_dir, stream.name, spec.name)
+    of = stream.name, spec.name, spec.type
     if spec is stream.log:
         rows_max = config.query.max_events_per_batch
         log = log_of(config.group, stream, spec, base)
-        return Puller(stream.name, spec.name, spec.type, log, intake, letters, rows_max=rows_max)
+        return Puller(*of, log, intake, offsets, letters, rows_max=rows_max)
     make = source_maker(config.group, stream, spec, base)
     messages = message_decoder(stream, spec, base, intake.rows_max)
-    return Puller(stream.name, spec.name, spec.type, make, intake, letters, messages=messages)
+    return Puller(*of, make, intake, offsets, letters, messages=messages)
 
 
 def log_of(group: str, stream: StreamSpec, spec: SourceSpec, base: Path) -> Callable[[], KafkaLog]:

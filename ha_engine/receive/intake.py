@@ -1,4 +1,4 @@
-"""Turn the bytes of a request, over HTTP or gRPC, into the gate's input.
+"""Turn the bytes of a request, over HTTP or gRPC, into the input of the gate, or of a receiver.
 
 This module and its callees check the producer's identity, limit the waiting bytes, decode the body
 and count refusals. The modules ``http`` and ``ingest`` handle only their protocols.
@@ -12,18 +12,19 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from ha_engine.errors import InvalidEvents, Rejected, UnknownStream
 from ha_engine.plugins import SourceBatch
 from ha_engine.receive.body import Body, BodyLimit
+from ha_engine.receive.byte_budget import ByteBudget
 from ha_engine.receive.cloud_events import EventLines, Head
-from ha_engine.receive.decode import Format
-from ha_engine.receive.gate import Gate, Receipt
+from ha_engine.receive.decode import Decoder, Format
+from ha_engine.receive.gate import Counters, Receipt
 from ha_engine.receive.joining import SMALL_BYTES, BatchingDecoder
-from ha_engine.receive.offsets import Pull, SourceOffset
+from ha_engine.receive.offsets import Pull
 from ha_engine.receive.producers import digest_of
 from ha_engine.receive.pull.validate import Validated, validate
 from ha_engine.receive.remote_write import Message, RemoteWriteDecoder
@@ -38,7 +39,7 @@ SubmissionIdentity = tuple[str, int]
 
 
 class DecodedRequest(NamedTuple):
-    """The arguments of ``Gate.submit``."""
+    """The arguments of ``Store.submit``."""
 
     stream: str
     batch: pa.RecordBatch
@@ -54,18 +55,46 @@ class Column(NamedTuple):
     nullable: bool
 
 
+class Store(Protocol):
+    """Stores the events of requests, each of at most ``rows_max`` events: the gate of a node, or
+    the topics of a receiver."""
+
+    rows_max: int
+    budget: ByteBudget
+    counters: Counters
+
+    @property
+    def streams(self) -> list[str]:
+        """The names of the streams that have a decoder."""
+
+    def decoder(self, stream: str) -> Decoder:
+        """The decoder of a stream. Raises UnknownStream."""
+
+    def require_open(self) -> None:
+        """Raise NotActive or Backpressure if no events are accepted now."""
+
+    async def submit(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        submission: Submission | None = None,
+        pull: Pull | None = None,
+    ) -> Receipt:
+        """Store ``batch``, and return when it is stored for good. Raises Rejected."""
+
+
 class Intake:
-    """Decodes requests for the gate, with one intake per node, on the node's event loop. A request
+    """Decodes requests for ``store``, with one intake per process, on its event loop. A request
     has at most ``rows_max`` events. ``logs`` says of each stream with a log of its own where that
     is, since producers send the events there."""
 
-    def __init__(self, gate: Gate, logs: Mapping[str, str] = MappingProxyType({})) -> None:
-        self._gate, self.rows_max, self._logs = gate, gate.rows_max, logs
+    def __init__(self, store: Store, logs: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._store, self.rows_max, self._logs = store, store.rows_max, logs
         self.threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._decoders = {
-            stream: BatchingDecoder(gate.decoder(stream), self.threads) for stream in gate.streams
+            stream: BatchingDecoder(store.decoder(stream), self.threads) for stream in store.streams
         }
-        schemas = {stream: gate.decoder(stream).schema for stream in gate.streams}
+        schemas = {stream: store.decoder(stream).schema for stream in store.streams}
         self._event_lines = {
             stream: EventLines(schema, self.rows_max) for stream, schema in schemas.items()
         }
@@ -76,18 +105,20 @@ class Intake:
     def require_stream(self, stream: str) -> None:
         """Raise UnknownStream unless the application has a stream of this name, whose events the
         journal takes."""
-        self._gate.decoder(stream)
+        self._store.decoder(stream)
         if where := self._logs.get(stream):
-            raise UnknownStream(f"stream {stream} takes no events here; send them to {where}")
+            raise UnknownStream(
+                f"stream {stream} takes no events here; send them to a receiver, or to {where}"
+            )
 
     def require_open(self) -> None:
-        """Check that the gate accepts events, before a body is read. Raises NotActive,
+        """Check that the store accepts events, before a body is read. Raises NotActive,
         Backpressure."""
-        self._gate.require_open()
+        self._store.require_open()
 
     def body(self, limit: BodyLimit) -> Body:
         """Make the object that reads the body of one request."""
-        return Body(self._gate.budget, limit)
+        return Body(self._store.budget, limit)
 
     async def unpack(
         self, stream: str, raw: bytes, form: Format, identity: SubmissionIdentity | None
@@ -125,27 +156,23 @@ class Intake:
 
         Raises InvalidEvents, PayloadTooLarge.
         """
-        return validate(self._gate.decoder(stream), batch)
-
-    def pulled(self, stream: str, source: str) -> SourceOffset:
-        """The journal's offset of a source, and the totals of that source."""
-        return self._gate.offsets.find(stream, source)
+        return validate(self._store.decoder(stream), batch)
 
     async def store(self, request: DecodedRequest) -> Receipt:
         """Store the request and return when it is committed. This method raises the same exceptions
-        as ``Gate.submit``."""
-        return await self._gate.submit(*request)
+        as ``Store.submit``."""
+        return await self._store.submit(*request)
 
     def columns(self, stream: str) -> list[Column]:
         """The columns of a stream. Raises UnknownStream."""
-        schema = self._gate.decoder(stream).schema
+        schema = self._store.decoder(stream).schema
         return [Column(field.name, str(field.type), field.nullable) for field in schema]
 
     def count(self, stream: str, refusal: Rejected) -> None:
         """Count a refusal. A stream's name that a client invents must not become the label of a
         metric."""
         known = stream if stream in self._decoders else ""
-        self._gate.counters.rejected(known, type(refusal).__name__)
+        self._store.counters.rejected(known, type(refusal).__name__)
 
 
 def identity_of(

@@ -65,6 +65,7 @@ class Pulling:
             "kind",
             lambda: make(place),
             self.intake,
+            self.gate.offsets,
             letters,
             TIMING,
             self._messages,

@@ -29,7 +29,7 @@ from ha_engine.errors import (
 )
 from ha_engine.plugins import Backlog, DeadLetter, Messages, SourceBatch, SourcePlugin
 from ha_engine.receive.intake import DecodedRequest, Intake
-from ha_engine.receive.offsets import Pull, SourceOffset
+from ha_engine.receive.offsets import OffsetTable, Pull, SourceOffset
 from ha_engine.receive.pull.calls import LATE_SECONDS, Calls
 from ha_engine.receive.pull.coerce import coerced
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
@@ -99,8 +99,9 @@ class Timing:
 class Puller:
     """Reads one source.
 
-    ``make`` creates the plug-in's instance, and may raise any exception. ``messages`` decodes the
-    messages of a source whose class has attributes. ``rows_max`` limits the events of a record.
+    ``make`` creates the plug-in's instance, and may raise any exception. ``offsets`` has the
+    journal's offset of the source. ``messages`` decodes the messages of a source whose class has
+    attributes. ``rows_max`` limits the events of a record.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Puller:
         kind: str,
         make: Callable[[], SourcePlugin],
         intake: Intake,
+        offsets: OffsetTable,
         dead_letters: SourceDeadLetters,
         timing: Timing | None = None,
         messages: MessageDecoder | None = None,
@@ -117,6 +119,7 @@ class Puller:
     ) -> None:
         self.stream, self.source, self._kind = stream, source, kind
         self._make, self._intake, self._dead_letters = make, intake, dead_letters
+        self._offsets = offsets
         self._timing, self._messages = timing or Timing(), messages
         whose = f"source {source} of stream {stream}, of type {kind},"
         self._calls = Calls(whose, self._late, self._timing.late_after)
@@ -222,7 +225,7 @@ class Puller:
 
     @property
     def _known(self) -> SourceOffset:
-        return self._intake.pulled(self.stream, self.source)
+        return self._offsets.find(self.stream, self.source)
 
     # -- a batch -----------------------------------------------------------------------------------
 

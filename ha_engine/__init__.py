@@ -13,6 +13,7 @@ An event passes through the packages in this order:
 ``core``        makes all decisions of a node, and does no I/O.
 ``node``        is the node process: it runs the stages, and performs the decisions of the core.
 ``supervisor``  keeps the node process and the query process alive.
+``receiver``    is the process that takes events for streams whose log is a Kafka topic.
 ``snapshot``    stores a node's state in the database, and restores the state.
 ``postgres``    is the only package that calls the database.
 ``api``         serves operators, load balancers and Prometheus.

@@ -357,5 +357,9 @@ class SupervisorGone(EngineError):
     """The supervisor ended, so no process can start or reap the query process of this node."""
 
 
+class ProducerFailed(EngineError):
+    """The idempotent producer of a receiver can write no more, so the receiver restarts."""
+
+
 class DeliveryFailed(EngineError):
     """A producer gave up: no node took the events before the deadline."""

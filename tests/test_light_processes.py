@@ -86,3 +86,9 @@ def test_release_of_the_lease_imports_only_the_store() -> None:
 def test_node_process_never_imports_unused_modules() -> None:
     modules = loaded("import ha_engine.node.__main__, ha_engine.node.node, ha_engine.node.database")
     assert packages(modules) & {"alembic", "pandas", "pyspark", "typer"} == set()
+
+
+def test_receiver_never_imports_unused_modules() -> None:
+    modules = loaded("import ha_engine.receiver.process")
+    unused = {"alembic", "pandas", "psycopg2", "pyspark", "sqlalchemy", "typer"}
+    assert packages(modules) & unused == set()

@@ -13,7 +13,7 @@ from tests.programs import needs
 
 CONF = Path(__file__).parents[1] / "conf"
 EXPOSURE_MAX = 15
-"""The limit of the score of ``systemd-analyze security``, in tenths. The unit has 14."""
+"""The limit of the score of ``systemd-analyze security``, in tenths. The units have 14."""
 
 
 pytestmark = needs("systemd-analyze", "systemd-sysusers")
@@ -26,26 +26,31 @@ def run(*command: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
-    """Return the unit with the path of an installed command."""
-    text = (CONF / "systemd" / "ha-engine.service").read_text()
-    installed = str(Path(sys.executable).with_name("ha-engine"))
-    copy = tmp_path / "ha-engine.service"
-    copy.write_text(text.replace("/opt/ha-engine/bin/ha-engine", installed))
+UNITS = "ha-engine.service", "ha-engine-receiver.service"
+
+
+def installed(name: str, directory: Path) -> Path:
+    """Copy the unit with the path of an installed command."""
+    text = (CONF / "systemd" / name).read_text()
+    command = str(Path(sys.executable).with_name("ha-engine"))
+    copy = directory / name
+    copy.write_text(text.replace("/opt/ha-engine/bin/ha-engine", command))
     return copy
 
 
-def test_the_unit_is_valid(unit: Path) -> None:
-    assert run("systemd-analyze", "verify", "--man=no", str(unit)) == ""
+@pytest.mark.parametrize("name", UNITS)
+def test_the_unit_is_valid(name: str, tmp_path: Path) -> None:
+    assert run("systemd-analyze", "verify", "--man=no", str(installed(name, tmp_path))) == ""
 
 
-def test_the_unit_is_hardened(unit: Path) -> None:
+@pytest.mark.parametrize("name", UNITS)
+def test_the_unit_is_hardened(name: str, tmp_path: Path) -> None:
     words = ("--offline=true", f"--threshold={EXPOSURE_MAX}", "--no-pager")
-    run("systemd-analyze", "security", *words, str(unit))
+    run("systemd-analyze", "security", *words, str(installed(name, tmp_path)))
 
 
-def test_systemd_waits_longer_than_the_supervisor_does(unit: Path) -> None:
+def test_systemd_waits_longer_than_the_supervisor_does(tmp_path: Path) -> None:
+    unit = installed("ha-engine.service", tmp_path)
     needed = supervisor.STOP_SECONDS + supervised_query.QUERY_STOP_SECONDS
     settings = dict(line.split("=", 1) for line in unit.read_text().splitlines() if "=" in line[1:])
     assert int(settings["TimeoutStopSec"].removesuffix("s")) > 2 * needed

@@ -39,7 +39,7 @@ _CLUSTER = Operation(
     {200: Answer("The group, from the last reports that this node received.", Cluster)},
     needs=Right.READ,
 )
-_METRICS = Operation(
+METRICS = Operation(
     "metrics",
     "Show the metrics in the text format of Prometheus.",
     {200: Answer("All metrics.", str, "text/plain")},
@@ -106,7 +106,7 @@ def application(
         OperationRoute("/v1/queries/{query}/skip", _skip(view), _SKIP, "POST"),
         OperationRoute("/v1/queries/{query}/retry", _retry(view), _RETRY, "POST"),
         OperationRoute("/v1/switchover", _switchover(view), _SWITCHOVER, "POST"),
-        OperationRoute("/metrics", _metrics(view), _METRICS, "GET"),
+        OperationRoute("/metrics", _metrics(view), METRICS, "GET"),
         *_checks(view),
     ]
 

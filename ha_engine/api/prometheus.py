@@ -356,7 +356,7 @@ class NodeMetrics:
     def _reasons(self, receive: dict[str, Any]) -> Iterator[Metric]:
         """Yield the counters by reason. Prometheus sees no increase in the first value of a series,
         so the series of each reason begins at 0."""
-        refused = dict.fromkeys(_refusals(), 0) | receive["rejected_requests"]
+        refused = dict.fromkeys(refusals(), 0) | receive["rejected_requests"]
         yield self._by_reason("requests_rejected", "Refused requests.", refused)
         closed = dict.fromkeys(Closed, 0) | receive["closed_connections"]
         text = "Connections and gRPC streams that the node closed because of their clients."
@@ -406,7 +406,8 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _refusals(kind: type[Rejected] = Rejected) -> Iterator[str]:
+def refusals(kind: type[Rejected] = Rejected) -> Iterator[str]:
+    """Yield the name of each reason for which a request is refused."""
     for refusal in kind.__subclasses__():
         yield refusal.__name__
-        yield from _refusals(refusal)
+        yield from refusals(refusal)

@@ -23,6 +23,7 @@ _COMMANDS = {
     "resume": "lease.resume",
     "history": "lease.history",
     "reinit": "reinit.reinit",
+    "receive": "receive.receive",
     "publish": "publish.publish",
     "demo": "demo.demo",
     "app": "app.app",

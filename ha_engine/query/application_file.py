@@ -130,7 +130,7 @@ def _stream(name: str, raw: _Stream, path: Path) -> StreamSpec:
     watermark = _watermark(name, raw.watermark, columns, raw.system_columns)
     names = [column.name for column in columns]
     sources = sources_of(f"streams.{name}", raw.sources, names, path.resolve().parent)
-    log = log_of(f"streams.{name}", raw.log) if raw.log else None
+    log = log_of(f"streams.{name}", raw.log, names) if raw.log else None
     if log and sources:
         raise ApplicationError(
             f"streams.{name}: a stream with a log of its own has no sources; remove one of the two"

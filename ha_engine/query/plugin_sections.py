@@ -51,10 +51,16 @@ class LogSection(Section):
     type: Literal["kafka"]
 
 
-def log_of(where: str, raw: LogSection) -> SourceSpec:
-    """Read the log of a stream. Raises ApplicationError."""
+def log_of(where: str, raw: LogSection, columns: Sequence[str]) -> SourceSpec:
+    """Read the log of a stream with these columns. Raises ApplicationError."""
     options = dict(raw.model_extra or {})
     _check_options(f"{where}.log", KafkaLog.Options, options)
+    for column in options.get("partition_by") or ():
+        if column not in columns:
+            raise ApplicationError(
+                f"{where}.log.partition_by: the stream has no column {column!r}; it has "
+                f"{', '.join(columns)}"
+            )
     return SourceSpec(LOG, raw.type, KafkaLog.guarantee, MappingProxyType(options))
 
 

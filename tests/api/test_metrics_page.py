@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,8 +23,10 @@ from ha_engine.core.role import LEGAL
 from ha_engine.errors import Rejected
 from ha_engine.plugins import Backlog
 from ha_engine.publish import SinkState, SinkStatus
+from ha_engine.receive.byte_budget import ByteBudget
 from ha_engine.receive.offsets import SourceOffset
 from ha_engine.receive.pull.puller import SourceState, SourceStatus
+from ha_engine.receiver.metrics import ReceiverMetrics
 from ha_engine.stats.counters import NodeCounters, Restored, SnapshotCounters, Transfer
 from ha_engine.stats.lag import Arrivals
 from ha_engine.sync import Report, Traffic
@@ -121,10 +124,14 @@ def families() -> dict[str, Any]:
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def _rows() -> dict[str, list[str]]:
-    """Return the page's table: name, type, labels, meaning."""
+def _rows(*, of_receivers: bool = False) -> dict[str, list[str]]:
+    """Return a table of the page: name, type, labels, meaning."""
     lines = re.findall(r"^\| `(ha_engine_\w+)` \|(.*)\|$", PAGE.read_text(), flags=re.MULTILINE)
-    return {name: [cell.strip() for cell in rest.split("|")] for name, rest in lines}
+    return {
+        name: [cell.strip() for cell in rest.split("|")]
+        for name, rest in lines
+        if name.startswith("ha_engine_receiver_") == of_receivers
+    }
 
 
 def _exposed_name(family: Any) -> str:
@@ -142,6 +149,24 @@ def test_the_page_has_every_metric_with_its_type_labels_and_meaning(
         assert labels >= USUAL
         exposed[_exposed_name(family)] = [family.type, own or "-", family.documentation]
     assert _rows() == exposed
+
+
+class OneStream:
+    """A receiver's store with one stream."""
+
+    def __init__(self) -> None:
+        self.budget, self.waiting = ByteBudget(10), Counter({"orders": 3})
+        self.problems: dict[str, str | None] = {"orders": "no broker answers"}
+
+
+def test_the_page_has_every_metric_of_a_receiver() -> None:
+    metrics = ReceiverMetrics()
+    metrics.attach(OneStream())
+    exposed = {}
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
+        own = set.intersection(*(set(sample.labels) for sample in family.samples))
+        exposed[_exposed_name(family)] = [family.type, ", ".join(own) or "-", family.documentation]
+    assert _rows(of_receivers=True) == exposed
 
 
 def test_metrics_show_the_pair(families: dict[str, Any]) -> None:

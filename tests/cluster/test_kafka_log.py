@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 import yaml
 from confluent_kafka import Producer
 
+from ha_engine.client.payload import of_batch
 from ha_engine.demo.nodes import sample_application
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.connectors.kafka_broker import kafka, new_topic
 from tests.connectors.kafka_jars import fetch, needs_kafka, paths
+from tests.connectors.receivers import Receiver
 from tests.e2e.databases import fresh_database
 from tests.e2e.flights import Flights
 from tests.e2e.node_under_test import SPARK_SECONDS
@@ -45,16 +48,30 @@ class LoggedFlights(Flights):
 
     def __init__(self, pair: Pair, url: str, brokers: list[str], topic: str) -> None:
         super().__init__(pair, url)
-        self._topic = topic
+        self.topic = topic
         self._producer = Producer({"bootstrap.servers": ",".join(brokers)})
 
     def send(self, count: int) -> None:
         taken: pa.Table = self._year.slice(self._sent, count)
         for number, row in enumerate(taken.to_pylist()):
             value = json.dumps(row, default=lambda when: when.isoformat())
-            self._producer.produce(self._topic, value.encode(), partition=number % 2)
+            self._producer.produce(self.topic, value.encode(), partition=number % 2)
             self._producer.poll(0)
         assert self._producer.flush(60) == 0
+        self._sent += count
+
+    def send_to(self, receiver: Receiver, count: int) -> None:
+        """Send the next flights to a receiver, which writes them to Kafka."""
+        url = f"{receiver.url}/v1/streams/departures/events"
+        for batch in self._year.slice(self._sent, count).to_batches(max_chunksize=500):
+            payload = of_batch(batch)
+            answer = httpx.post(
+                url,
+                content=payload.body,
+                headers={"Content-Type": payload.form.value},
+                timeout=SPARK_SECONDS,
+            )
+            assert answer.status_code == 200, answer.text
         self._sent += count
 
     def require_equal(self) -> None:
@@ -89,7 +106,7 @@ def flights(
 
 
 def test_rows_are_those_of_the_reference_after_the_active_was_killed(
-    flights: LoggedFlights,
+    flights: LoggedFlights, brokers: list[str], tmp_path: Path
 ) -> None:
     flights.send(20_000)
     flights.require_equal()
@@ -102,4 +119,9 @@ def test_rows_are_those_of_the_reference_after_the_active_was_killed(
     active.start()
     pair.wait_protected()
     flights.send(5_000)
+    flights.require_equal()
+    receiver = Receiver(tmp_path / "receiver", application(brokers, flights.topic))
+    receiver.start()
+    flights.send_to(receiver, 5_000)
+    receiver.stop()
     flights.require_equal()

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import json
 import time
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from ha_engine.connectors.kafka.cluster import Cluster, Topic
 from ha_engine.connectors.kafka.errors import SOURCE
@@ -34,8 +34,13 @@ LOOK_SECONDS = 0.05
 class KafkaLogOptions(ClusterOptions):
     """The options of a stream's log, besides those of the connection.
 
+    ``partition_by`` are the columns whose values are the key of a record that a receiver writes.
+    Records with equal keys are in one partition, in order.
+
     Spark's reader is another client than librdkafka, so ``client`` has no settings for both.
     """
+
+    partition_by: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _is_for_both_clients(self) -> KafkaLogOptions:

@@ -38,9 +38,9 @@ _ANOTHER_HOST = {
 _BEARER = {"bearer": {"type": "http", "scheme": "bearer"}}
 
 
-def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
-    """The route ``GET /openapi.json``, which describes ``routes`` and itself. The answer says which
-    routes need a token under the present config."""
+def openapi_route(routes: Sequence[OperationRoute], about: str = _ABOUT) -> OperationRoute:
+    """The route ``GET /openapi.json``, which describes ``routes`` and itself, and says what the
+    interface is ``about``. The answer says which routes need a token under the present config."""
 
     async def show(request: Request) -> Response:
         body = document_for(request.app.state.access.guarded)
@@ -48,13 +48,15 @@ def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
 
     @lru_cache(maxsize=1)
     def document_for(rights: frozenset[Right]) -> bytes:
-        return bytes(JSONResponse(document([*routes, itself], rights)).body)
+        return bytes(JSONResponse(document([*routes, itself], rights, about)).body)
 
     itself = OperationRoute("/openapi.json", show, _ITSELF, "GET")
     return itself
 
 
-def document(routes: Sequence[OperationRoute], rights: Collection[Right]) -> dict[str, Any]:
+def document(
+    routes: Sequence[OperationRoute], rights: Collection[Right], about: str
+) -> dict[str, Any]:
     """The OpenAPI document of ``routes``. An operation that needs one of ``rights`` needs a
     token."""
     schemas = _Schemas.of(routes)
@@ -64,7 +66,7 @@ def document(routes: Sequence[OperationRoute], rights: Collection[Right]) -> dic
         paths.setdefault(route.path, {}).update(_item(route, schemas, guarded=guarded))
     return {
         "openapi": VERSION,
-        "info": {"title": "ha_engine", "version": __version__, "description": _ABOUT},
+        "info": {"title": "ha_engine", "version": __version__, "description": about},
         "paths": paths,
         "components": {"schemas": schemas.definitions, "securitySchemes": _BEARER},
     }

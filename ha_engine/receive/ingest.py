@@ -252,9 +252,9 @@ class IngestServer:
         """Check new calls by the rights in ``access`` from now on, while open streams continue."""
         self._guard.access = access
 
-    async def stop(self) -> None:
-        """Stop the server, after at most GRACE_SECONDS for requests in flight."""
-        await self._server.stop(GRACE_SECONDS)
+    async def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Stop the server, after at most ``grace_seconds`` for requests in flight."""
+        await self._server.stop(grace_seconds)
 
 
 def _options(body_max: int, connections_max: int) -> list[tuple[str, int]]:

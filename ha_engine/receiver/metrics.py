@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client import (
@@ -13,11 +13,12 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ha_engine import __version__
 from ha_engine.api.prometheus import refusals
 from ha_engine.receive.byte_budget import ByteBudget
+from ha_engine.web.closed import Closed
 
 _ACK_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -79,12 +80,13 @@ class ReceiverMetrics:
             registry=registry,
         )
 
-    def attach(self, store: Waiting) -> None:
-        """Show what waits in ``store`` at each scrape."""
+    def attach(self, store: Waiting, closed: Mapping[str, int]) -> None:
+        """Show at each scrape what waits in ``store``, and the connections in ``closed``, by the
+        reason why they were closed."""
         for stream in store.problems:
             for counter in (self._rows, self._bytes, self._repeated, self._ack):
                 counter.labels(stream)
-        self.registry.register(_Gauges(store))
+        self.registry.register(_AtScrape(store, closed))
 
     def accepted(self, stream: str, rows: int, seconds: float) -> None:
         self._rows.labels(stream).inc(rows)
@@ -104,9 +106,9 @@ class ReceiverMetrics:
         return generate_latest(self.registry)
 
 
-class _Gauges:
-    def __init__(self, store: Waiting) -> None:
-        self._store = store
+class _AtScrape:
+    def __init__(self, store: Waiting, closed: Mapping[str, int]) -> None:
+        self._store, self._closed = store, closed
 
     def collect(self) -> Iterator[Metric]:
         problems = self._store.problems
@@ -125,6 +127,14 @@ class _Gauges:
             "Bytes of bodies that are being read, and of events that wait for the brokers.",
             value=self._store.budget.taken,
         )
+        connections = CounterMetricFamily(
+            "ha_engine_receiver_connections_closed",
+            "Connections and gRPC streams that the receiver closed because of their clients.",
+            labels=["reason"],
+        )
+        for reason in Closed:
+            connections.add_metric([reason], self._closed.get(reason, 0))
+        yield connections
 
 
 def _gauge(name: str, text: str, values: dict[str, float]) -> GaugeMetricFamily:

@@ -40,6 +40,9 @@ from ha_engine.web.tls import server_context
 
 log = structlog.get_logger(__name__)
 
+ANSWER_SECONDS = 1.0
+"""The time in which the last answers over gRPC are sent. The streams of clients end after it."""
+
 
 def check(path: Path | None, environ: Mapping[str, str]) -> list[str]:
     """Read all files that a receiver reads at its start, and return the names of the streams whose
@@ -98,7 +101,7 @@ async def _serve(
     )
     metrics, closed = ReceiverMetrics(), Counter[str]()
     store = TopicStore(application, topics, config.receive, metrics)
-    metrics.attach(store)
+    metrics.attach(store, closed)
     intake = Intake(store)
     limits = connection_limits(config.http, config.ingest)
     access = config.access.checks
@@ -119,7 +122,7 @@ async def _serve(
         store.close("this receiver is stopping")
         await store.idle()
     finally:
-        await grpc.stop()
+        await grpc.stop(ANSWER_SECONDS)
         web.stop()
         await serving
         for topic in topics.values():

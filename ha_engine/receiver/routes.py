@@ -41,6 +41,11 @@ class Liveness(TypedDict):
     ok: bool
 
 
+_ABOUT = (
+    "The HTTP interface of a receiver, which takes events for streams whose log is a topic of "
+    "Kafka. Where the text speaks of a node, it is the receiver, and events are committed when the "
+    "brokers have them. Every refusal is a JSON object with the key 'error'."
+)
 _READINESS = Operation(
     "readiness",
     "Check that the receiver takes events of a stream.",
@@ -88,4 +93,4 @@ def web_application(
     ]
     handlers: dict[Any, Any] = {HTTPException: refuse}
     names = host_names_of(config.http)
-    return guarded([*found, openapi_route(found)], config.access.checks, handlers, names)
+    return guarded([*found, openapi_route(found, _ABOUT)], config.access.checks, handlers, names)

@@ -161,7 +161,7 @@ class OneStream:
 
 def test_the_page_has_every_metric_of_a_receiver() -> None:
     metrics = ReceiverMetrics()
-    metrics.attach(OneStream())
+    metrics.attach(OneStream(), {Closed.UNREAD: 1})
     exposed = {}
     for family in text_string_to_metric_families(metrics.exposition().decode()):
         own = set.intersection(*(set(sample.labels) for sample in family.samples))

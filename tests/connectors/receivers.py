@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import yaml
 from tests.connectors.server import free_port
 from tests.waiting import wait_ended, wait_until
 
-START_SECONDS = 60.0
+START_SECONDS = ANSWER_SECONDS = 60.0
 SCHEMA = {
     "number": "bigint not null",
     "name": "string",
@@ -34,17 +35,23 @@ def application(brokers: list[str], topic: str, **log: Any) -> str:
 
 
 class Receiver:
-    """A receiver with its files in ``directory``."""
+    """A receiver with its files in ``directory``. The authority ``ca`` has signed its certificate,
+    if it has one."""
 
-    def __init__(self, directory: Path, text: str, **sections: dict[str, Any]) -> None:
+    def __init__(
+        self, directory: Path, text: str, ca: Path | None = None, **sections: dict[str, Any]
+    ) -> None:
         directory.mkdir(exist_ok=True)
         self.directory = directory
-        self.url = f"http://127.0.0.1:{free_port()}"
+        scheme = "https" if "tls" in sections.get("http", {}) else "http"
+        self.url = f"{scheme}://127.0.0.1:{free_port()}"
+        self._trust: ssl.SSLContext | bool = (
+            True if ca is None else ssl.create_default_context(cafile=ca)
+        )
         self.grpc = f"grpc://127.0.0.1:{free_port()}"
-        self.events = f"{self.url}/v1/streams/orders/events"
         (directory / "application.yaml").write_text(text)
         config: dict[str, Any] = {
-            "http": {"listen": self.url.removeprefix("http://")},
+            "http": {"listen": self.url.partition("://")[2]},
             "ingest": {"listen": self.grpc.removeprefix("grpc://")},
         }
         for name, section in sections.items():
@@ -73,13 +80,19 @@ class Receiver:
         assert self.process is not None
         assert self.process.poll() is None, self.log()
         try:
-            return httpx.get(f"{self.url}/{check}", timeout=5).status_code == 200
+            return self.request("GET", f"/{check}").status_code == 200
         except httpx.TransportError:
             return False
 
+    def request(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Send a request to the receiver."""
+        return httpx.request(
+            method, self.url + path, verify=self._trust, timeout=ANSWER_SECONDS, **more
+        )
+
     def metric(self, name: str) -> float:
         """The sum of the values of ``ha_engine_receiver_NAME``."""
-        lines = httpx.get(f"{self.url}/metrics", timeout=20).text.splitlines()
+        lines = self.request("GET", "/metrics").text.splitlines()
         begins = f"ha_engine_receiver_{name}{{", f"ha_engine_receiver_{name} "
         return sum(float(one.split()[-1]) for one in lines if one.startswith(begins))
 

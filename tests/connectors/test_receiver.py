@@ -20,14 +20,14 @@ from ha_engine.client.payload import of_batch
 from tests.connectors.kafka_broker import KafkaCluster, new_topic
 from tests.connectors.kafka_jars import needs_kafka
 from tests.connectors.proxy import Proxy
-from tests.connectors.receivers import Receiver, application
+from tests.connectors.receivers import ANSWER_SECONDS, Receiver, application
 from tests.connectors.test_kafka_sink import committed
 from tests.waiting import wait_until
 
 pytestmark = [needs_kafka(), pytest.mark.slow, pytest.mark.rotates("file")]
 
 JSON = {"Content-Type": "application/json"}
-ANSWER_SECONDS = 60.0
+EVENTS = "/v1/streams/orders/events"
 Start = Callable[..., Receiver]
 
 
@@ -40,9 +40,7 @@ def post(
 ) -> httpx.Response:
     named = {} if sequence is None else {"X-Producer-Id": "till", "X-Sequence": str(sequence)}
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return httpx.post(
-        receiver.events, content=content, headers=JSON | named | headers, timeout=ANSWER_SECONDS
-    )
+    return receiver.request("POST", EVENTS, content=content, headers=JSON | named | headers)
 
 
 def committed_event(number: int) -> str:
@@ -165,10 +163,10 @@ def test_an_event_that_the_topic_cannot_take_is_named(start: Start, brokers: lis
 def test_streams_without_a_topic_are_refused(start: Start, brokers: list[str], topic: str) -> None:
     receiver = start(brokers, topic)
     for stream, reason in (("other", "send them to a node"), ("none", "a receiver takes orders")):
-        answer = httpx.post(f"{receiver.url}/v1/streams/{stream}/events", json=[event(1)])
+        answer = receiver.request("POST", f"/v1/streams/{stream}/events", json=[event(1)])
         assert answer.status_code == 404
         assert reason in answer.json()["error"]
-    columns = httpx.get(f"{receiver.url}/v1/streams/orders").json()["schema"]
+    columns = receiver.request("GET", "/v1/streams/orders").json()["schema"]
     assert [one["name"] for one in columns] == ["number", "name", "price", "at"]
 
 
@@ -188,9 +186,13 @@ def test_events_with_equal_columns_of_the_key_are_in_one_partition_in_order(
     assert len(records) == 500
 
 
-def test_tokens_are_those_of_the_config(start: Start, brokers: list[str], topic: str) -> None:
+def test_tokens_and_certificates_are_those_of_the_config(
+    start: Start, cluster: KafkaCluster, topic: str
+) -> None:
     access = {"admin": {"boss": digest_of("a")}, "ingest": {"till": digest_of("t")}}
-    receiver = start(brokers, topic, access=access)
+    files = cluster.certificates.files("receiver", san="IP:127.0.0.1")
+    ca = Path(files.pop("ca"))
+    receiver = start(cluster.brokers, topic, access=access, http={"tls": files}, ca=ca)
     assert post(receiver, event(1)).status_code == 401
     assert post(receiver, event(1), Authorization="Bearer t").status_code == 200
     assert receiver.metric("requests_rejected_total") == 1
@@ -275,7 +277,7 @@ def test_a_stop_answers_what_was_taken_and_refuses_the_rest(
         wait_until(lambda: receiver.metric("waiting_rows") == 2)
         receiver.terminate()
         wait_until(lambda: not receiver.answers("readiness"))
-        refused = kept.post(receiver.events, json=[event(3)])
+        refused = kept.post(receiver.url + EVENTS, json=[event(3)])
         assert refused.status_code == 503
         assert "this receiver is stopping" in refused.json()["error"]
         proxy.thaw()

@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster for tests: one master, and workers that a test can kill."""
+"""A real Spark standalone cluster for tests: masters, and workers that a test can kill."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
+import pyspark
 
 from tests.connectors.server import Server, free_port
 
@@ -23,6 +24,22 @@ _ENVIRONMENT = (
     "SPARK_DAEMON_MEMORY=200m",
     "SPARK_DAEMON_JAVA_OPTS=-Xms32m -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 )
+
+
+class ZooKeeper(Server):
+    """The server in which masters choose their leader. It is among Spark's jars."""
+
+    program = "java"
+    ready_seconds = READY_SECONDS
+
+    def arguments(self) -> list[str]:
+        jars = Path(pyspark.__file__).parent / "jars" / "*"
+        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        heap = ["-Xmx128m", "-XX:+UseSerialGC", "-Dzookeeper.admin.enableServer=false"]
+        return [*heap, "-cp", str(jars), main, str(self.port), str(self.directory / "data")]
+
+    def answers(self, connection: socket.socket) -> bool:
+        return True
 
 
 class Daemon(Server):
@@ -63,10 +80,6 @@ class Master(Daemon):
 
     def arguments(self) -> list[str]:
         return ["--port", str(self.port), "--webui-port", str(free_port())]
-
-    @property
-    def url(self) -> str:
-        return f"spark://127.0.0.1:{self.port}"
 
 
 class Worker(Daemon):
@@ -110,13 +123,17 @@ def _words(process: psutil.Process) -> str:
 class Cluster:
     """A master and its workers."""
 
-    def __init__(self, master: Master, workers: list[Worker]) -> None:
-        self.master, self.workers = master, workers
+    def __init__(self, masters: list[Master], workers: list[Worker]) -> None:
+        self.masters, self.workers = masters, workers
+
+    @property
+    def master(self) -> Master:
+        return self.masters[0]
 
     @property
     def url(self) -> str:
-        """The address of the master, for ``spark.master``."""
-        return self.master.url
+        """The address of the masters, for ``spark.master``."""
+        return url_of(self.masters)
 
     def kill_an_executor(self) -> None:
         self.workers[0].executors()[0].kill()
@@ -128,24 +145,52 @@ class Cluster:
         worker.start()
 
 
+def url_of(masters: list[Master]) -> str:
+    return "spark://" + ",".join(f"127.0.0.1:{master.port}" for master in masters)
+
+
 @contextmanager
-def running_cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
-    """Run a master and ``workers``, each with ``cores`` and ``memory`` for executors."""
+def running_cluster(
+    workers: int = 2, cores: int = 1, memory: str = "1g", masters: int = 1
+) -> Iterator[Cluster]:
+    """Run masters, of which one leads, and ``workers``, each with ``cores`` and ``memory`` for
+    executors."""
     home = Path(tempfile.mkdtemp(prefix="spark-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
-        master = Master(_directory(home / "master"), {})
-        stack.callback(master.kill)
-        master.start()
+        leading = stack.enter_context(_masters(home, masters))
         started = list[Worker]()
         for number in range(1, workers + 1):
-            worker = Worker(_directory(home / f"worker-{number}"), master.url, cores, memory)
+            directory = _directory(home / f"worker-{number}")
+            worker = Worker(directory, url_of(leading), cores, memory)
             stack.callback(worker.kill)
             worker.launch()
             started.append(worker)
         for worker in started:
             worker.await_ready()
-        yield Cluster(master, started)
+        yield Cluster(leading, started)
+
+
+@contextmanager
+def _masters(home: Path, count: int) -> Iterator[list[Master]]:
+    with ExitStack() as stack:
+        settings = dict[str, str]()
+        if count > 1:
+            keeper = ZooKeeper(_directory(home / "zookeeper"))
+            stack.callback(keeper.kill)
+            keeper.start()
+            address = f"127.0.0.1:{keeper.port}"
+            settings = {
+                "spark.deploy.recoveryMode": "ZOOKEEPER",
+                "spark.deploy.zookeeper.url": address,
+            }
+        masters = list[Master]()
+        for number in range(1, count + 1):
+            master = Master(_directory(home / f"master-{number}"), settings)
+            stack.callback(master.kill)
+            master.start()
+            masters.append(master)
+        yield masters
 
 
 def _directory(path: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +44,23 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def two_masters() -> Iterator[Cluster]:
+    """One worker with a core, and a master beside the one that leads."""
+    build(JAR)
+    with running_cluster(workers=1, cores=1, memory="1g", masters=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
 def node(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[NodeUnderTest]:
+    with node_of(cluster, tmp_path, postgres) as node:
+        yield node
+
+
+@contextmanager
+def node_of(
+    cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres
+) -> Iterator[NodeUnderTest]:
     executors = {"count": 1, "cores": 1, "memory": "512MiB"}
     with fresh_database(postgres, "life") as url:
         application = sample_application("flights.yaml")
@@ -68,6 +85,17 @@ def died(node: NodeUnderTest, reason: str) -> bool:
 
 def await_death(node: NodeUnderTest, reason: str) -> None:
     wait_until(partial(died, node, reason), within=2 * SPARK_SECONDS, every=0.5)
+
+
+def test_query_goes_on_while_another_master_takes_over(
+    two_masters: Cluster, tmp_path: Path, postgres: EmbeddedPostgres
+) -> None:
+    with node_of(two_masters, tmp_path, postgres) as node:
+        two_masters.master.kill()
+        work(node)
+        two_masters.kill_an_executor()
+        work(node)
+        assert node.queries_run()
 
 
 def test_query_goes_on_after_the_master_removed_the_application(

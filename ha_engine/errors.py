@@ -59,6 +59,10 @@ class ClusterJarMissing(EngineError):
     exit_code = 2
 
 
+class ClusterCheckFailed(EngineError):
+    """The Spark application of ``ha-engine cluster check`` could not do its work."""
+
+
 class DemoNotInstalled(EngineError):
     """The package with the demo's flights is missing; the extra ``demo`` installs it."""
 

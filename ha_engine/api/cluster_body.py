@@ -79,6 +79,8 @@ class ClusterNode(TypedDict):
     """Whether a report of the node arrived within the last seconds."""
     reported_seconds_ago: float | None
     url: str | None
+    executors_address: str | None
+    """Address at which executors read the node's journal; empty if the node runs on no cluster."""
     role: RoleName | None
     reason: str | None
     epoch: int | None

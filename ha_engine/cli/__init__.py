@@ -8,6 +8,7 @@
 ``lease``                          has the commands ``pause``, ``resume`` and ``history``.
 ``app``, ``config``, ``db``        have one group of commands each.
 ``journal``, ``snapshot``          have one group of commands each.
+``cluster``                        has the command ``cluster check``.
 ``source``                         has the command ``source peek``.
 ``publish``, ``reinit``, ``demo``  have one command each.
 ``cluster_table``                  makes the table of the nodes of a group.

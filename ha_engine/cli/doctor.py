@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from ha_engine.doctor import Result
+    from ha_engine.doctor.check import Check
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
 
@@ -32,9 +34,20 @@ def doctor(
 
     Example: ha-engine doctor --config engine.yaml
     """
+    from ha_engine.doctor.plan import planned
+
+    run_checks(lambda: nullcontext(planned(path, os.environ)), path, output, as_json)
+
+
+def run_checks(
+    plan: Callable[[], AbstractContextManager[list[Check]]],
+    path: Path | None,
+    output: FormatOption,
+    as_json: bool,
+) -> None:
+    """Run the checks of ``plan``, and print one line for each. Exit with 1 if a check failed."""
     from ha_engine.config import LogConfig
     from ha_engine.doctor import examine
-    from ha_engine.doctor.plan import planned
     from ha_engine.logs import configure
 
     if path is not None and not path.exists():
@@ -44,10 +57,10 @@ def doctor(
         )
     # A check reports what it finds itself, so the log of the engine's modules would repeat it.
     configure(LogConfig(level="error"), node="doctor", process="")
-    checks, results = planned(path, os.environ), []
-    width = max(len(check.name) for check in checks)
+    results = []
     is_pretty = output == "pretty" and not as_json
-    with _progress() as progress:
+    with plan() as checks, _progress() as progress:
+        width = max(len(check.name) for check in checks)
         for result in examine(checks, progress.say):
             progress.clear()
             results.append(result)

@@ -27,6 +27,7 @@ _COMMANDS = {
     "publish": "publish.publish",
     "demo": "demo.demo",
     "app": "app.app",
+    "cluster": "cluster.app",
     "source": "source.app",
     "query": "status.query_app",
     "config": "config.app",

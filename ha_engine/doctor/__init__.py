@@ -1,7 +1,9 @@
-"""The checks of ``ha-engine doctor``: what a node needs from its host, its database and its peers.
+"""The checks of ``ha-engine doctor`` and ``ha-engine cluster check``: what a node needs.
 
 Each check is a function that returns a ``Finding``. A check changes nothing, and does not disturb a
 running node.
+
+For ``ha-engine doctor``: the host, its database and its peers.
 
 ``finding``       is the result of one check.
 ``check``         runs checks, each with its prerequisites and its deadline.
@@ -16,6 +18,15 @@ running node.
 ``clock``         checks the clock of this host.
 ``stored``        checks the files of the journal and the outbox.
 ``peers``         checks the connections with the other nodes, and whether the nodes fit together.
+
+For ``ha-engine cluster check``: a Spark cluster and Kafka topics.
+
+``cluster``            lists all checks for a config.
+``spark_application``  starts Spark on the executors of the config, and runs code in each.
+``executor_probe``     is the code that runs in an executor.
+``executors``          judges what the executors and the masters said.
+``range_service``      finds or serves the addresses from which executors read events.
+``kafka_logs``         checks the topics of streams with a log.
 """
 
 from ha_engine.doctor.check import Result, examine

@@ -62,7 +62,7 @@ def event_sync(config: Config, peer: str, seconds: float = CONNECT_SECONDS) -> F
 
 def http(config: Config, peer: str) -> Finding:
     """Whether the HTTP interface of the peer answers this host."""
-    url, is_certain = _url(config, peer)
+    url, is_certain = url_of(config, peer)
     if url == config.http.url:
         return skipped(f"no node has reported the HTTP address of {peer}")
     try:
@@ -91,7 +91,7 @@ def http(config: Config, peer: str) -> Finding:
 
 def reaches_us(config: Config, peer: str) -> Finding:
     """Whether the peer has a link to this host's node, as the peer's HTTP interface reports."""
-    url, _ = _url(config, peer)
+    url, _ = url_of(config, peer)
     try:
         ours = fetch_cluster(url)["nodes"].get(config.node.id)
     except NotAllowed as error:
@@ -125,7 +125,7 @@ def _without_token(error: NotAllowed) -> Finding:
     return warning(f"the answer needs a token: {text}", remedy)
 
 
-def _url(config: Config, peer: str) -> tuple[str, bool]:
+def url_of(config: Config, peer: str) -> tuple[str, bool]:
     """The URL of the peer, and whether the peer itself has reported this URL.
 
     Raises NodeUnreachable if the operator's token would go to the URL in plain text.

@@ -27,19 +27,29 @@ def planned(path: Path | None, environ: Mapping[str, str]) -> list[Check]:
     A wrong config makes the check ``config`` fail. The other checks then are those of the default
     config, and the check that failed keeps them from running.
     """
-    try:
-        config, problem = load_config(path, environ), None
-    except ConfigError as error:
-        config, problem = Config(), error
+    config, problem = read_config(path, environ)
     return [
-        _check("python", tools.python),
-        _check("java", tools.java),
-        _check("spark", tools.spark, "python"),
-        _check("config", lambda: _loaded(path, problem)),
+        check_of("python", tools.python),
+        check_of("java", tools.java),
+        check_of("spark", tools.spark, "python"),
+        config_check(path, problem),
         *_on_this_host(config),
         *_on_the_database(config),
         *_between_nodes(config),
     ]
+
+
+def read_config(path: Path | None, environ: Mapping[str, str]) -> tuple[Config, ConfigError | None]:
+    """The config, or the default config and what is wrong with that of ``path``."""
+    try:
+        return load_config(path, environ), None
+    except ConfigError as error:
+        return Config(), error
+
+
+def config_check(path: Path | None, problem: ConfigError | None) -> Check:
+    """The check ``config``, on which most other checks depend."""
+    return check_of("config", lambda: _loaded(path, problem))
 
 
 def _loaded(path: Path | None, problem: ConfigError | None) -> Finding:
@@ -50,26 +60,27 @@ def _loaded(path: Path | None, problem: ConfigError | None) -> Finding:
 
 def _on_this_host(config: Config) -> Iterator[Check]:
     home = config.node.data_dir
-    yield _check("application", lambda: _application(config), "config")
-    yield _check("memory", lambda: tools.memory(config.query.heap), "config")
-    yield _check("disk/data_dir", lambda: disk.data_dir(home), "config")
-    yield _check("disk/mode", lambda: disk.mode(home), "disk/data_dir")
-    yield _check("disk/space", lambda: disk.space(config), "disk/data_dir", "application")
-    yield _check("disk/file_system", lambda: disk.file_system(home), "disk/data_dir")
+    yield check_of("application", lambda: application(config), "config")
+    yield check_of("memory", lambda: tools.memory(config.query.heap), "config")
+    yield check_of("disk/data_dir", lambda: disk.data_dir(home), "config")
+    yield check_of("disk/mode", lambda: disk.mode(home), "disk/data_dir")
+    yield check_of("disk/space", lambda: disk.space(config), "disk/data_dir", "application")
+    yield check_of("disk/file_system", lambda: disk.file_system(home), "disk/data_dir")
     sync = config.event_sync
-    yield _check("disk/fsync", lambda: disk.fsync(home, sync.sync_timeout), "disk/data_dir")
+    yield check_of("disk/fsync", lambda: disk.fsync(home, sync.sync_timeout), "disk/data_dir")
     yield from _ports(config)
     for one in presented(config):
-        yield _check(f"certificate/{one.section}", partial(certificate, config, one), "config")
+        yield check_of(f"certificate/{one.section}", partial(certificate, config, one), "config")
     yield Check("journal", partial(stored.journal, config), ("disk/data_dir",), FILES_SECONDS)
     yield Check("outbox", partial(stored.outbox, config), ("disk/data_dir",), FILES_SECONDS)
-    yield _check("high_water", lambda: stored.high_water(home), "disk/data_dir")
-    yield _check("clock/synchronised", clock.synchronised)
+    yield check_of("high_water", lambda: stored.high_water(home), "disk/data_dir")
+    yield check_of("clock/synchronised", clock.synchronised)
 
 
-def _application(config: Config) -> Finding:
-    application = read_application(config)
-    return ok(f"{config.application} is valid, with the queries {', '.join(application.queries)}")
+def application(config: Config) -> Finding:
+    """Whether the application is valid. Raises ConfigError, ApplicationError."""
+    found = read_application(config)
+    return ok(f"{config.application} is valid, with the queries {', '.join(found.queries)}")
 
 
 def _ports(config: Config) -> Iterator[Check]:
@@ -80,11 +91,11 @@ def _ports(config: Config) -> Iterator[Check]:
     listens["ingest.listen"] = (ingest or DEFAULT_LISTEN, ingest is not None)
     for setting, (address, required) in listens.items():
         run = partial(ports.listening, setting, address, home, required=required)
-        yield _check(f"port/{setting}", run, "config")
+        yield check_of(f"port/{setting}", run, "config")
 
 
 def _on_the_database(config: Config) -> Iterator[Check]:
-    yield _check("database", lambda: database.server(config), "config")
+    yield check_of("database", lambda: database.server(config), "config")
     runs: dict[str, Callable[[Config], Finding]] = {
         "database/rights": database.rights,
         "database/schema": database.schema,
@@ -96,18 +107,21 @@ def _on_the_database(config: Config) -> Iterator[Check]:
         "clock/database": clock.against_database,
     }
     for name, run in runs.items():
-        yield _check(name, partial(run, config), "database")
-    yield _check("sinks", lambda: sinks.writable(config), "application", "database")
+        yield check_of(name, partial(run, config), "database")
+    yield check_of("sinks", lambda: sinks.writable(config), "application", "database")
 
 
 def _between_nodes(config: Config) -> Iterator[Check]:
     for peer in config.event_sync.peers:
         name = f"peer/{peer}"
         sync, http = partial(peers.event_sync, config, peer), partial(peers.http, config, peer)
-        yield _check(f"{name}/event_sync", sync, "application", "java")
-        yield _check(f"{name}/http", http, "config")
-        yield _check(f"{name}/reaches_us", partial(peers.reaches_us, config, peer), f"{name}/http")
+        yield check_of(f"{name}/event_sync", sync, "application", "java")
+        yield check_of(f"{name}/http", http, "config")
+        yield check_of(
+            f"{name}/reaches_us", partial(peers.reaches_us, config, peer), f"{name}/http"
+        )
 
 
-def _check(name: str, run: Callable[[], Finding], *needs: str) -> Check:
+def check_of(name: str, run: Callable[[], Finding], *needs: str) -> Check:
+    """A check without progress."""
     return Check(name, lambda _: run(), needs)

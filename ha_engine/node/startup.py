@@ -78,7 +78,7 @@ def _query_command(config: Config, needs_jar: bool) -> list[str]:
     settings = {
         "query": config.query.model_dump(),
         "execution": config.execution.model_dump(include={"master", "executors"}),
-        "driver_hosts": _driver_hosts(config),
+        "driver_hosts": driver_hosts(config),
         "needs_jar": needs_jar,
         "log": {"node": config.node.id, **config.log.model_dump()},
         "checkpoint_dir": str(config.checkpoint_dir),
@@ -99,7 +99,7 @@ def _query_environment(config: Config) -> dict[str, str]:
     return {SECRET_VARIABLE: config.execution.secret.get_secret_value()}
 
 
-def _driver_hosts(config: Config) -> tuple[str, str]:
+def driver_hosts(config: Config) -> tuple[str, str]:
     """The address on which Spark's driver listens, and the host at which executors reach it."""
     execution = config.execution
     return split_address(execution.listen)[0], split_address(execution.address)[0]

@@ -20,13 +20,15 @@ class Topic:
     """A topic as a broker describes it.
 
     ``identity`` differs between a topic and a later topic of the same name. ``led`` are the
-    partitions that have a leader, of the ``partitions`` partitions.
+    partitions that have a leader, of the ``partitions`` partitions. Each partition has at least
+    ``replicas`` replicas.
     """
 
     name: str
     identity: tuple[str, str]
     partitions: int
     led: frozenset[int]
+    replicas: int = 1
 
 
 class Cluster:
@@ -53,7 +55,8 @@ class Cluster:
         if found.topic_id is None or identity[1] == _NO_ID:
             identity = ("cluster_id", self.cluster_id())
         led = frozenset(number for number, leader in parts.items() if _exists(leader))
-        return Topic(name, identity, len(parts), led)
+        replicas = min((len(one.replicas) for one in found.partitions), default=0)
+        return Topic(name, identity, len(parts), led, replicas)
 
     def first(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
         """The first offset that each of the partitions still has."""
@@ -97,8 +100,15 @@ class Cluster:
 
     def cluster_id(self) -> str:
         """The id of the cluster."""
+        return str(self._described().cluster_id)
+
+    def brokers(self) -> int:
+        """The number of brokers that run."""
+        return len(self._described().nodes)
+
+    def _described(self) -> Any:
         asked = self._client.describe_cluster(request_timeout=self._options.timeout)
-        return str(self._answer(asked, "the cluster cannot be described").cluster_id)
+        return self._answer(asked, "the cluster cannot be described")
 
     def _offsets(
         self, topic: str, partitions: Collection[int], spec: Any, *, committed: bool

@@ -1,0 +1,135 @@
+"""``ha-engine cluster check`` against a real standalone cluster."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ha_engine.jvm import JAR
+from ha_engine.jvm.build import build
+from tests.cluster.standalone import SECRET, Cluster, running_cluster
+from tests.e2e.node_under_test import free_port
+from tests.programs import needs
+from tests.waiting import wait_until
+
+pytestmark = [
+    needs("javac"),
+    pytest.mark.nightly("several starts of Spark, one of which waits a minute for a master"),
+    pytest.mark.spark,
+]
+SECONDS = 300.0
+APPLICATION = """
+name: doubled
+streams:
+  events: {schema: {id: int not null}}
+queries:
+  doubled: {function: "doubling:doubled"}
+"""
+MODULE = "def doubled(streams):\n    return streams['events'].selectExpr('2 * id AS twice')\n"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two workers with a core each."""
+    build(JAR)
+    with running_cluster(workers=2, cores=1, memory="1g") as cluster:
+        yield cluster
+
+
+def command(home: Path, cluster: Cluster, **execution: Any) -> list[str]:
+    (home / "application.yaml").write_text(APPLICATION)
+    (home / "doubling.py").write_text(MODULE)
+    (home / "shared").mkdir(exist_ok=True)
+    given = {
+        "master": cluster.url,
+        "executors": {"count": 2, "cores": 1, "memory": "512MiB"},
+        "checkpoint": str(home / "shared"),
+        "listen": f"127.0.0.1:{free_port()}",
+        "secret": SECRET,
+        **execution,
+    }
+    tree = {"application": "application.yaml", "node": {"data_dir": "data"}, "execution": given}
+    (home / "engine.yaml").write_text(yaml.safe_dump(tree))
+    words = ["cluster", "check", "--json", "-c", str(home / "engine.yaml")]
+    return [sys.executable, "-m", "ha_engine", *words]
+
+
+def findings(home: Path, cluster: Cluster, **execution: Any) -> dict[str, dict[str, str]]:
+    done = subprocess.run(
+        command(home, cluster, **execution),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert SECRET not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert not any((home / "shared").iterdir())
+    found = {one["check"]: one for one in json.loads(done.stdout)}
+    assert done.returncode == any(one["state"] == "failed" for one in found.values())
+    return found
+
+
+def executors(cluster: Cluster) -> int:
+    return sum(len(worker.executors()) for worker in cluster.workers)
+
+
+def require_left(cluster: Cluster) -> None:
+    """Require that the cluster runs no executor of the check any more."""
+    wait_until(lambda: executors(cluster) == 0, within=SECONDS)
+
+
+def test_a_cluster_that_lacks_room_for_the_other_node_warns(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    found = findings(tmp_path, cluster)
+    states = {name: one["state"] for name, one in found.items()}
+    assert states.pop("workers") == "warning", found["workers"]
+    assert found["workers"]["text"].startswith("room for 2 executors, but two nodes need 4")
+    assert set(states.values()) == {"ok"}, found
+    assert found["executors"]["text"] == "2 of 2 executors started"
+    assert found["executors/modules"]["text"] == "each executor imports doubling"
+    require_left(cluster)
+
+
+def test_one_executor_too_few_is_a_warning(cluster: Cluster, tmp_path: Path) -> None:
+    three = {"count": 3, "cores": 1, "memory": "512MiB"}
+    found = findings(tmp_path, cluster, executors=three)
+    assert found["executors"]["text"].startswith("2 of 3 executors started within")
+    assert found["workers"]["state"] == "failed"
+    assert found["executors/software"]["state"] == "ok"
+    require_left(cluster)
+
+
+def test_another_secret_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    found = findings(tmp_path, cluster, secret="a-secret-of-nobody")
+    assert found["accepted"]["state"] == "failed"
+    assert "execution.secret" in found["accepted"]["remedy"]
+    assert found["executors"]["state"] == "skipped"
+
+
+def test_an_interrupt_leaves_no_application(cluster: Cluster, tmp_path: Path) -> None:
+    """It comes while the check waits for a third executor."""
+    three = {"count": 3, "cores": 1, "memory": "512MiB"}
+    check = subprocess.Popen(
+        # A program that runs in the background ignores the signal otherwise.
+        ["env", "--default-signal=INT", *command(tmp_path, cluster, executors=three)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: executors(cluster) == 2, within=SECONDS)
+    check.send_signal(signal.SIGINT)
+    _, problem = check.communicate(timeout=SECONDS)
+    assert check.returncode == 130
+    assert "Traceback" not in problem
+    assert not any((tmp_path / "shared").iterdir())
+    require_left(cluster)

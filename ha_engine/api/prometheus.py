@@ -97,6 +97,14 @@ _NODE_GAUGES = {
         "Seconds without an active before this node last became active, or NaN if it never did.",
     ),
 }
+_EXECUTOR_GAUGES = {
+    "executors": ("live", "Executors that the node's driver has; missing without a cluster."),
+    "executors_wanted": ("wanted", "Executors in execution.executors; missing without a cluster."),
+    "master_connected": (
+        "master_connected",
+        "1 while a master answers and knows the node's driver; missing without a cluster.",
+    ),
+}
 _NODE_COUNTERS = {
     "events_accepted": ("accepted_events", "Events stored."),
     "events_duplicate": (
@@ -272,6 +280,8 @@ class NodeMetrics:
             yield self._counter(name, text, status["receive"][key])
         for name, text in _COUNTS.items():
             yield self._counter(name, text, status["counts"][name])
+        executors = status["query_process"]["executors"]
+        yield from self._gauges((), _EXECUTOR_GAUGES, {(): executors} if executors else {})
         yield from self._snapshots(status["snapshot"])
         yield from self._reasons(status["receive"])
         yield self._role_changes(status["counts"]["role_changes"])

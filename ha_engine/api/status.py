@@ -18,6 +18,7 @@ from ha_engine.api.status_body import (
     AckLatency,
     ConfigStatus,
     Counts,
+    ExecutorsBody,
     JournalStatus,
     LeaseStatus,
     PeerStatus,
@@ -91,6 +92,18 @@ class StartStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Executors:
+    """The executors that the query process ``incarnation`` has on a cluster, with the id of its
+    application at the master."""
+
+    incarnation: str
+    application: str
+    live: int
+    wanted: int
+    master_connected: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Queues:
     """The present lengths of the node's queues."""
 
@@ -111,6 +124,7 @@ class Stages:
     sources: Sequence[SourceStatus]
     progress: Mapping[str, Progress]
     step: StartStep | None
+    executors: Executors | None
     links: Links
     counters: NodeCounters
     snapshots: SnapshotState
@@ -178,7 +192,7 @@ def status_of(core: Core, group: str, report: Report, stages: Stages, now: float
         "snapshot": snapshot_tree(core, stages.snapshots),
         "receive": _receive(stages, core),
         "sources": _sources(stages.sources),
-        "query_process": _process(core.query_control.process, stages.step, stages.queues, now),
+        "query_process": _process(core.query_control.process, stages, now),
         "queries": {one.query: _query(one, core, stages, ages) for one in report.queries},
     }
 
@@ -191,9 +205,8 @@ def _config(reloaded: Reloaded) -> ConfigStatus:
     }
 
 
-def _process(
-    process: QueryProcessState, step: StartStep | None, queues: Queues, now: float
-) -> QueryProcessStatus:
+def _process(process: QueryProcessState, stages: Stages, now: float) -> QueryProcessStatus:
+    step = stages.step
     known = step is not None and step.incarnation == process.incarnation
     return {
         "incarnation": process.incarnation,
@@ -202,7 +215,20 @@ def _process(
         "step_seconds": round(now - step.at, 1) if step and known else None,
         "starts": process.starts,
         "last_death": process.last_death,
-        "polls_pending": queues.mark_polls,
+        "polls_pending": stages.queues.mark_polls,
+        "executors": _executors(process, stages.executors),
+    }
+
+
+def _executors(process: QueryProcessState, found: Executors | None) -> ExecutorsBody | None:
+    """The executors of the present query process. Those of an earlier one are of no driver."""
+    if found is None or found.incarnation != process.incarnation:
+        return None
+    return {
+        "application": found.application,
+        "live": found.live,
+        "wanted": found.wanted,
+        "master_connected": found.master_connected,
     }
 
 

@@ -168,6 +168,20 @@ class SourceBody(TypedDict):
 
 
 @described
+class ExecutorsBody(TypedDict):
+    """The executors of this node's driver on a Spark cluster."""
+
+    application: str
+    """Id of the application at the master."""
+    live: int
+    wanted: int
+    """The number in execution.executors."""
+    master_connected: bool
+    """A master answers, and knows the application. Without one the queries run on, but no executor
+    starts."""
+
+
+@described
 class QueryProcessStatus(TypedDict):
     """The query process, which runs Spark."""
 
@@ -184,6 +198,8 @@ class QueryProcessStatus(TypedDict):
     """Why the last query process ended."""
     polls_pending: int
     """Queries that wait for a mark."""
+    executors: ExecutorsBody | None
+    """Null on no cluster, and before the query process has reported."""
 
 
 @described

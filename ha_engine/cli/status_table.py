@@ -31,6 +31,7 @@ def node_table(status: dict[str, Any]) -> Table:
         **_sources(status),
         **{f"peer {name}": _peer(peer) for name, peer in status["peers"].items()},
         "query process": _process(status["query_process"]),
+        **_executors(status["query_process"]),
         "snapshot": escape(snapshot_line(status["snapshot"])),
         **_config(status["config"]),
         "uptime": f"{status['uptime_seconds']:.0f} s",
@@ -99,6 +100,16 @@ def _process(process: dict[str, Any]) -> str:
     since = f" for {process['step_seconds']:.0f} s" if process["step"] else ""
     died = f"; the last one ended: {process['last_death']}" if process["last_death"] else ""
     return escape(f"{step}{since}{died}")
+
+
+def _executors(process: dict[str, Any]) -> dict[str, str]:
+    """The executors on a cluster. The status of an older ha-engine lists none."""
+    found = process.get("executors")
+    if not found:
+        return {}
+    master = "connected" if found["master_connected"] else "[bold yellow]not connected[/]"
+    text = f"{found['live']} of {found['wanted']}, master {master}, {found['application']}"
+    return {"executors": text}
 
 
 def query_table(status: dict[str, Any]) -> Table:

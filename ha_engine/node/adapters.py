@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from ha_engine.api.prometheus import NodeMetrics
-from ha_engine.api.status import Progress, StartStep
+from ha_engine.api.status import Executors, Progress, StartStep
 from ha_engine.connectors.kafka.log import ends_of
 from ha_engine.core import Core, QueryState
 from ha_engine.core import inputs as on
@@ -100,8 +100,8 @@ log = structlog.get_logger(__name__)
 
 
 class QueryObserver:
-    """Keeps the reports of the query process: the newest batch of each query, and the last step of
-    the process's start."""
+    """Keeps the reports of the query process: the newest batch of each query, the last step of the
+    process's start, and its executors."""
 
     def __init__(
         self, metrics: NodeMetrics, counters: NodeCounters, clock: Callable[[], float]
@@ -109,6 +109,7 @@ class QueryObserver:
         self._metrics, self._counters, self._clock = metrics, counters, clock
         self.progress: dict[str, Progress] = {}
         self.step: StartStep | None = None
+        self.executors: Executors | None = None
 
     def stepped(self, incarnation: str, step: str, seconds_ago: float) -> None:
         """Note that the query process ``incarnation`` began a step of its start ``seconds_ago``."""
@@ -128,6 +129,15 @@ class QueryObserver:
             before.dropped_rows + update.late_rows,
         )
         self._metrics.observe_batch(query, update.duration_ms / 1000)
+
+    def saw_executors(self, report: pb.ReportExecutorsRequest) -> None:
+        self.executors = Executors(
+            report.incarnation,
+            report.application,
+            report.live,
+            report.wanted,
+            report.master_connected,
+        )
 
     def orphaned(self) -> None:
         self._counters.orphans += 1

@@ -86,6 +86,7 @@ class Observer(Protocol):
     """Receives the progress of the queries, for metrics and the status page."""
 
     def progressed(self, query: str, progress: pb.QueryProgress) -> None: ...
+    def saw_executors(self, report: pb.ReportExecutorsRequest) -> None: ...
     def orphaned(self) -> None: ...
 
 
@@ -318,6 +319,13 @@ class LocalService(rpc.LocalServicer):
             case "halted":
                 self._steps.handle(on.QueryHalted(request.query))
         return reply
+
+    async def ReportExecutors(  # noqa: N802
+        self, request: pb.ReportExecutorsRequest, context: Context
+    ) -> pb.Empty:
+        await self._known(request.incarnation, context)
+        self._observer.saw_executors(request)
+        return pb.Empty()
 
     def _on_failed(self, query: str, failed: pb.QueryFailed, lineage: str) -> None:
         number, reason = failed.number, failed.reason

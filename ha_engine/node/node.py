@@ -357,6 +357,7 @@ class Node:
             self.receivers.status(),
             self.observer.progress,
             self.observer.step,
+            self.observer.executors,
             self.peers,
             self.driver.counters,
             self.snapshots,

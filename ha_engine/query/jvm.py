@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -18,6 +19,25 @@ DEATH_SECONDS_MAX = 0.5
 """Time in which a dying JVM exits: it closes its sockets before its exit can be seen."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The executors of a driver, and whether a master answers and knows its application."""
+
+    application: str
+    live: int
+    wanted: int
+    master_connected: bool
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the driver has no executor, and no master that would start one.
+
+        A master that restarts without its state knows no driver, and lets the workers end the
+        executors. The driver would wait for ever, since it does not register again.
+        """
+        return not self.live and not self.master_connected
+
+
 class Jvm:
     """The JVM process behind PySpark's gateway, with Spark's driver."""
 
@@ -25,6 +45,7 @@ class Jvm:
         self._process: subprocess.Popen[bytes] = spark.sparkContext._gateway.proc
         self._driver = spark.sparkContext._jsc.sc()
         self._classes = spark.sparkContext._jvm
+        self._application = str(spark.sparkContext.applicationId)
 
     @property
     def pid(self) -> int:
@@ -49,20 +70,19 @@ class Jvm:
         except Py4JError:
             return True
 
-    def waits_in_vain(self, executors: int) -> bool:
-        """Whether the driver has no executor, and no master that would start one.
-
-        A master that restarts without its state knows no driver, and lets the workers end the
-        executors. The driver would wait for ever, since it does not register again. ``executors``
-        is their wanted number, which the call repeats to the master.
-        """
+    def cluster(self, executors: int) -> ClusterState:
+        """Look at the cluster. ``executors`` is their wanted number, which the call repeats to the
+        master, since Spark has no other question that a master answers."""
         try:
-            if self._driver.getExecutorIds().size():
-                return False
-            nowhere = self._classes.PythonUtils.toScalaMap(self._classes.java.util.HashMap())
-            return not self._driver.requestTotalExecutors(executors, 0, nowhere)
+            live = int(self._driver.getExecutorIds().size())
         except Py4JError:
-            return True  # the driver's connection to the master is closed
+            live = 0
+        try:
+            nowhere = self._classes.PythonUtils.toScalaMap(self._classes.java.util.HashMap())
+            connected = bool(self._driver.requestTotalExecutors(executors, 0, nowhere))
+        except Py4JError:
+            connected = False  # the driver's connection to the master is closed
+        return ClusterState(self._application, live, executors, connected)
 
     def failure(self) -> QueryProcessFailed:
         """Why the JVM or its driver ended, as the error with which the query process ends."""

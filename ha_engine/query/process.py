@@ -101,7 +101,7 @@ class QueryProcess:
         self._checkpoints = settings.directories.checkpoints
         link = NodeLink(address, channel=self._channel)
         reports = Reports(link, self._fail)
-        self._watch_jvm(settings.spark.cluster)
+        self._watch_jvm(settings.spark.cluster, reports)
         self._listen(reports, weight)
         self._runner = QueryRunner(
             spark,
@@ -149,15 +149,19 @@ class QueryProcess:
             case "halt":
                 self._runner.halt_for_good(command.halt.query)
 
-    def _watch_jvm(self, cluster: ClusterSettings | None) -> None:
+    def _watch_jvm(self, cluster: ClusterSettings | None, reports: Reports) -> None:
         end_with_parent(ProcessId.of(self._jvm.pid), end=self._jvm_ended)
         if cluster is not None:
-            watch = partial(self._watch_driver, cluster.count)
+            watch = partial(self._watch_driver, cluster.count, reports)
             threading.Thread(target=watch, name="watch driver", daemon=True).start()
 
-    def _watch_driver(self, executors: int) -> None:
+    def _watch_driver(self, executors: int, reports: Reports) -> None:
         """End this process if Spark's driver has lost the cluster, since idle queries go on."""
-        while not (self._jvm.driver_ended() or self._jvm.waits_in_vain(executors)):
+        while not self._jvm.driver_ended():
+            state = self._jvm.cluster(executors)
+            reports.executors(state)
+            if state.is_lost:
+                break
             time.sleep(DRIVER_LOOK_SECONDS)
         self._jvm_ended()
 

@@ -1,7 +1,7 @@
 """Report digests and progress to the node in a thread, outside a batch's critical path.
 
 The queue of reports is bounded. If the queue is full, a digest waits, since the node process needs
-every digest. Progress is dropped if the queue is full, since the next progress report replaces it.
+every digest. Other reports are dropped if the queue is full, since the next report replaces them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from ha_engine.outbox.batch_file import digest_of_table
+from ha_engine.query.jvm import ClusterState
 from ha_engine.query.link import NodeLink
 from ha_engine.v1 import local_pb2 as pb
 
@@ -40,8 +41,14 @@ class Reports:
         self._waiting.put(lambda: self._send_digest(query, number, UNCOMPARED))
 
     def progress(self, query: str, progress: pb.QueryProgress) -> None:
+        self._put_or_drop(lambda: self._send_progress(query, progress))
+
+    def executors(self, state: ClusterState) -> None:
+        self._put_or_drop(lambda: self._send_executors(state))
+
+    def _put_or_drop(self, report: Callable[[], None]) -> None:
         try:
-            self._waiting.put_nowait(lambda: self._send_progress(query, progress))
+            self._waiting.put_nowait(report)
         except queue.Full:
             pass
 
@@ -63,3 +70,13 @@ class Reports:
             incarnation=self._link.address.incarnation, query=query, progress=progress
         )
         self._link.call(self._link.stub.ReportQuery, request)
+
+    def _send_executors(self, state: ClusterState) -> None:
+        request = pb.ReportExecutorsRequest(
+            incarnation=self._link.address.incarnation,
+            application=state.application,
+            live=state.live,
+            wanted=state.wanted,
+            master_connected=state.master_connected,
+        )
+        self._link.call(self._link.stub.ReportExecutors, request)

@@ -675,6 +675,39 @@ class QueryProgress(_message.Message):
 Global___QueryProgress: _TypeAlias = QueryProgress  # noqa: Y015
 
 @_typing.final
+class ReportExecutorsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    APPLICATION_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    MASTER_CONNECTED_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    application: _builtins.str
+    """The id of the application at the master."""
+    live: _builtins.int
+    wanted: _builtins.int
+    master_connected: _builtins.bool
+    """A master answers, and knows the application."""
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.str = ...,
+        application: _builtins.str = ...,
+        live: _builtins.int = ...,
+        wanted: _builtins.int = ...,
+        master_connected: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "incarnation", b"incarnation", "live", b"live", "master_connected", b"master_connected", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportExecutorsRequest: _TypeAlias = ReportExecutorsRequest  # noqa: Y015
+
+@_typing.final
 class QueryFailed(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

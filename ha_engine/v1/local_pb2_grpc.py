@@ -76,6 +76,11 @@ class LocalStub:
                 request_serializer=ha__engine_dot_v1_dot_local__pb2.ReportQueryRequest.SerializeToString,
                 response_deserializer=ha__engine_dot_v1_dot_local__pb2.ReportQueryReply.FromString,
                 _registered_method=True)
+        self.ReportExecutors = channel.unary_unary(
+                '/ha_engine.v1.Local/ReportExecutors',
+                request_serializer=ha__engine_dot_v1_dot_local__pb2.ReportExecutorsRequest.SerializeToString,
+                response_deserializer=ha__engine_dot_v1_dot_local__pb2.Empty.FromString,
+                _registered_method=True)
 
 
 class LocalServicer:
@@ -136,6 +141,13 @@ class LocalServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportExecutors(self, request, context):
+        """Sent every few seconds on a cluster.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LocalServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -178,6 +190,11 @@ def add_LocalServicer_to_server(servicer, server):
                     servicer.ReportQuery,
                     request_deserializer=ha__engine_dot_v1_dot_local__pb2.ReportQueryRequest.FromString,
                     response_serializer=ha__engine_dot_v1_dot_local__pb2.ReportQueryReply.SerializeToString,
+            ),
+            'ReportExecutors': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportExecutors,
+                    request_deserializer=ha__engine_dot_v1_dot_local__pb2.ReportExecutorsRequest.FromString,
+                    response_serializer=ha__engine_dot_v1_dot_local__pb2.Empty.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -398,6 +415,33 @@ class Local:
             '/ha_engine.v1.Local/ReportQuery',
             ha__engine_dot_v1_dot_local__pb2.ReportQueryRequest.SerializeToString,
             ha__engine_dot_v1_dot_local__pb2.ReportQueryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportExecutors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ha_engine.v1.Local/ReportExecutors',
+            ha__engine_dot_v1_dot_local__pb2.ReportExecutorsRequest.SerializeToString,
+            ha__engine_dot_v1_dot_local__pb2.Empty.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,8 @@ class LocalStub:
     AdmitBatch: _grpc.UnaryUnaryMultiCallable[_local_pb2.AdmitBatchRequest, _local_pb2.AdmitBatchReply]
     ReportDigest: _grpc.UnaryUnaryMultiCallable[_local_pb2.ReportDigestRequest, _local_pb2.Empty]
     ReportQuery: _grpc.UnaryUnaryMultiCallable[_local_pb2.ReportQueryRequest, _local_pb2.ReportQueryReply]
+    ReportExecutors: _grpc.UnaryUnaryMultiCallable[_local_pb2.ReportExecutorsRequest, _local_pb2.Empty]
+    """Sent every few seconds on a cluster."""
 
 @_typing.type_check_only
 class LocalAsyncStub(LocalStub):
@@ -71,6 +73,8 @@ class LocalAsyncStub(LocalStub):
     AdmitBatch: _aio.UnaryUnaryMultiCallable[_local_pb2.AdmitBatchRequest, _local_pb2.AdmitBatchReply]  # type: ignore[assignment]
     ReportDigest: _aio.UnaryUnaryMultiCallable[_local_pb2.ReportDigestRequest, _local_pb2.Empty]  # type: ignore[assignment]
     ReportQuery: _aio.UnaryUnaryMultiCallable[_local_pb2.ReportQueryRequest, _local_pb2.ReportQueryReply]  # type: ignore[assignment]
+    ReportExecutors: _aio.UnaryUnaryMultiCallable[_local_pb2.ReportExecutorsRequest, _local_pb2.Empty]  # type: ignore[assignment]
+    """Sent every few seconds on a cluster."""
 
 class LocalServicer(metaclass=_abc_1.ABCMeta):
     """Every call of the query process names its incarnation: the node refuses a caller that is not
@@ -137,5 +141,13 @@ class LocalServicer(metaclass=_abc_1.ABCMeta):
         request: _local_pb2.ReportQueryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_local_pb2.ReportQueryReply, _abc.Awaitable[_local_pb2.ReportQueryReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ReportExecutors(
+        self,
+        request: _local_pb2.ReportExecutorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_local_pb2.Empty, _abc.Awaitable[_local_pb2.Empty]]:
+        """Sent every few seconds on a cluster."""
 
 def add_LocalServicer_to_server(servicer: LocalServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

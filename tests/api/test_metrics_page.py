@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ha_engine.api.cluster import report_of
 from ha_engine.api.prometheus import SOURCE_CODES, NodeMetrics
-from ha_engine.api.status import Progress, Queues, Stages, status_of
+from ha_engine.api.status import Executors, Progress, Queues, Stages, status_of
 from ha_engine.config.reload import Reloaded
 from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
@@ -77,6 +77,12 @@ class Revisions:
         return self.revisions[0].age_seconds
 
 
+def executors(world: World) -> Executors:
+    incarnation = world.core.query_control.process.incarnation
+    assert incarnation is not None
+    return Executors(incarnation, "app-1", live=1, wanted=2, master_connected=True)
+
+
 @pytest.fixture
 def families() -> dict[str, Any]:
     """Return the metrics of an active with a member in sync, by name."""
@@ -104,6 +110,7 @@ def families() -> dict[str, Any]:
             (source,),
             {"delays": Progress(1, 10, 100, late_rows=2, dropped_rows=5)},
             None,
+            executors(world),
             Links(),
             counters,
             Revisions(),

@@ -78,6 +78,17 @@ def work(node: NodeUnderTest) -> None:
     node.wait_settled()
 
 
+def executors(node: NodeUnderTest) -> tuple[int, int, bool] | None:
+    """Return the executors that live and those that are wanted, and whether a master answers."""
+    status = node.status()
+    found = status and status["query_process"]["executors"]
+    return (found["live"], found["wanted"], found["master_connected"]) if found else None
+
+
+def await_executors(node: NodeUnderTest, wanted: tuple[int, int, bool]) -> None:
+    wait_until(lambda: executors(node) == wanted, within=2 * SPARK_SECONDS, every=0.5)
+
+
 def died(node: NodeUnderTest, reason: str) -> bool:
     status = node.status()
     return status is not None and reason in (status["query_process"]["last_death"] or "")
@@ -102,6 +113,7 @@ def test_query_goes_on_after_the_master_removed_the_application(
     node: NodeUnderTest, cluster: Cluster
 ) -> None:
     """The master removes it after ten executors in a row did not start, as on a full disk."""
+    await_executors(node, (1, 1, True))
     directory = cluster.workers[0].directory / "work"
     kept = directory.rename(directory.with_name("kept"))
     directory.write_text("a file where a directory must be")
@@ -120,6 +132,7 @@ def test_query_goes_on_with_a_master_that_lost_its_state(
     node: NodeUnderTest, cluster: Cluster
 ) -> None:
     cluster.master.kill()
+    await_executors(node, (1, 1, False))
     cluster.kill_an_executor()
     await_death(node, "no place on the cluster")
     await_death(node, f"no master of {cluster.url} accepted Spark's driver")

@@ -44,6 +44,7 @@ class Recorder:
     log_error: Exception | None = None
     ends: str | None = None
     told: list[on.Input] = field(default_factory=list)
+    executors: list[pb.ReportExecutorsRequest] = field(default_factory=list)
 
     def handle(self, event: on.Input) -> None:
         self.told.append(event)
@@ -71,6 +72,9 @@ class Recorder:
 
     def progressed(self, query: str, progress: pb.QueryProgress) -> None:
         pass
+
+    def saw_executors(self, report: pb.ReportExecutorsRequest) -> None:
+        self.executors.append(report)
 
     def orphaned(self) -> None:
         self.orphans += 1
@@ -219,6 +223,15 @@ async def test_an_orphan_is_counted_once_however_often_it_calls(local: Local) ->
         call = local.stub.ReportDigest(pb.ReportDigestRequest(incarnation=incarnation, query="q"))
         await asyncio.wait([asyncio.ensure_future(call.code())])
     assert local.recorder.orphans == 2
+
+
+async def test_only_the_query_process_of_the_node_reports_executors(local: Local) -> None:
+    request = pb.ReportExecutorsRequest(incarnation="i", application="app-7", live=1, wanted=2)
+    await local.stub.ReportExecutors(request)
+    other = pb.ReportExecutorsRequest(incarnation="other", application="app-8", live=2, wanted=2)
+    call = local.stub.ReportExecutors(other)
+    assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert local.recorder.executors == [request]
 
 
 async def test_query_that_waits_for_a_mark_is_reported_as_waiting(local: Local) -> None:

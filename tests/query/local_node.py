@@ -218,6 +218,12 @@ class LocalNode(rpc.LocalServicer):
                 self.seen.failed[request.query] = request.failed
         return pb.ReportQueryReply()
 
+    def ReportExecutors(  # noqa: N802
+        self, request: pb.ReportExecutorsRequest, context: grpc.ServicerContext
+    ) -> pb.Empty:
+        self._known(request.incarnation, context)
+        return pb.Empty()
+
     def _known(self, incarnation: str, context: grpc.ServicerContext) -> None:
         if incarnation != self.incarnation:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{incarnation} is not mine")

@@ -78,6 +78,18 @@ function* ofStatus(name, {lease, snapshot, query_process: spark}, heard) {
     const now = spark.step ? ` Now: ${spark.step}.` : '';
     yield warn(`Spark restarts on ${name}`, `The last process ended: ${spark.last_death}.${now}`);
   }
+  if (spark.executors) yield* ofExecutors(name, spark.executors);
+}
+
+function* ofExecutors(name, {live, wanted, master_connected: connected}) {
+  const runbook = 'HaEngineExecutorsMissing';
+  if (live < wanted) {
+    yield warn('Executors are missing', `${live} of ${wanted} run.`, runbook, name);
+  }
+  if (!connected) {
+    const text = 'The queries run on, but no executor starts.';
+    yield warn('No master of the Spark cluster answers', text, runbook, name);
+  }
 }
 
 function* ofItsQueries({name, status, told}) {

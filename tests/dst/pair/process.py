@@ -334,6 +334,9 @@ class NodeProcess:
     def progressed(self, query: str, progress: pb.QueryProgress) -> None:
         """Note nothing about the progress of a query."""
 
+    def saw_executors(self, report: pb.ReportExecutorsRequest) -> None:
+        """Note nothing about executors, since there is no cluster."""
+
     def orphaned(self) -> None:
         self.host.history.counts["orphaned query processes"] += 1
 

@@ -63,6 +63,7 @@ function known(member, group) {
     'may take over': role === 'active' || !status ? null : takeover(status.lease, group.active),
     journal: `${count(journal.durable)} durable, ${count(journal.committed)} committed`,
     Spark: status && spark(status.query_process),
+    executors: status?.query_process.executors && executors(status.query_process.executors),
     database: status && (status.lease.database_answers === false ? 'does not answer' : 'answers'),
     room: member.disk_headroom_ok ? null : 'none for events',
     up: status && seconds(status.uptime_seconds),
@@ -89,6 +90,10 @@ function lag(member, group) {
 function spark({connected, step, step_seconds: since}) {
   if (connected && (step === null || step === 'ready')) return 'running';
   return step === null ? 'starting' : `${step} for ${seconds(since)}`;
+}
+
+function executors({live, wanted, master_connected: connected, application}) {
+  return `${live} of ${wanted}, master ${connected ? 'connected' : 'not connected'}, ${application}`;
 }
 
 function restored({revision, position, seconds: took}) {

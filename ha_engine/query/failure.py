@@ -32,6 +32,10 @@ _DISK = re.compile(
 _JOURNAL = re.compile(
     r"ha_engine\.errors\.(?:DiskFailed|JournalDamaged|UnknownJournalVersion): (.*)"
 )
+_OF_A_TASK = (
+    r"SparkException: Job aborted due to stage failure: Task \d+ in stage \S+ failed \d+ times, "
+    r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): "
+)
 _OF_THE_HOST = re.compile(
     # Spark gives a Python worker only ten seconds to connect, even on a busy host.
     "SparkException: Python worker failed to connect back"
@@ -41,11 +45,22 @@ _OF_THE_HOST = re.compile(
     "|IOException: Cannot run program "
     # A cluster lost the executors that ran a task, or the blocks that they had written. An executor
     # that ran out of memory is not lost, but was ended by its task, as the JVM without a cluster.
-    r"|SparkException: Job aborted due to stage failure: (?:"
-    r"Task \d+ in stage \S+ failed \d+ times, most recent failure: "
-    r"Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): ExecutorLostFailure "
-    rf"(?!.*\bcode {JVM_OUT_OF_MEMORY}\b)"
-    r"|\w+ \d+ \(.*\) has failed the maximum allowable number of times: )"
+    rf"|{_OF_A_TASK}ExecutorLostFailure (?!.*\bcode {JVM_OUT_OF_MEMORY}\b)"
+    r"|SparkException: Job aborted due to stage failure: "
+    r"\w+ \d+ \(.*\) has failed the maximum allowable number of times: "
+)
+_OF_KAFKA = re.compile(
+    rf"(?:{_OF_A_TASK}(?:org\.apache\.kafka|java\.util\.concurrent)[\w.]*\.)?(?:"
+    # The brokers do not answer the driver or a task, or do not give a task the next record.
+    "TimeoutException: (?:Timeout of |Timeout expired |Timed out waiting |Cannot fetch record )"
+    # The brokers refuse the user, who then can read no batch.
+    "|(?:Ssl|Sasl)AuthenticationException: |(?:Topic|Group)AuthorizationException: )"
+)
+_LOST_RECORDS = re.compile(
+    rf"(?:{_OF_A_TASK}org\.apache\.spark\.sql\.kafka010\.)?"
+    r"KafkaIllegalStateException: Some data may have been lost .*?\nReason: (.*?)\.?"
+    r"(?:\n(?:with consumer group|\tat|\nDriver) .*)?",
+    re.DOTALL,
 )
 _OF_THE_JOURNAL = re.compile(r"ha_engine\.errors\.(?:RangeUnavailable|RangeRefused): ")
 
@@ -64,6 +79,8 @@ def one_line(error: BaseException) -> str:
     """The error's class and message; after a failure in a Python function, the Python exception."""
     if isinstance(error, EngineError):
         return _short(f"{type(error).__name__}: {error}")
+    if lost := _lost_records(error):
+        return lost
     text = _message(error)
     if _TRACEBACK in text:
         return _short(_python_error(text))
@@ -89,11 +106,12 @@ def disk_failure(error: BaseException) -> DiskFailed | None:
 
 
 def is_of_the_host(error: BaseException) -> bool:
-    """Whether the host caused the failure, so that no batch is to blame (RULES.md#i15)."""
+    """Whether the host or Kafka caused the failure, so that no batch is to blame (RULES.md#i15)."""
     return any(
         _SOCKET_TIMEOUT.match(_python_error(text) if _TRACEBACK in text else text)
         or (_TRACEBACK in text and _OF_THE_JOURNAL.match(_python_error(text)))
         or _OF_THE_HOST.match(text)
+        or _OF_KAFKA.match(text)
         for text in islice(_jvm_messages(error), CAUSES_MAX)
     )
 
@@ -112,6 +130,22 @@ def is_useless_checkpoint(error: BaseException) -> bool:
 def is_worker_death(error: BaseException) -> bool:
     """Whether a Python worker ended without an exception and without a crash of Python itself."""
     return any(_WORKER_DEATH.match(text) for text in islice(_jvm_messages(error), CAUSES_MAX))
+
+
+def _lost_records(error: BaseException) -> str | None:
+    """What to do about records that Kafka no longer has, or None if none are missing.
+
+    Spark's own message advises to read on without them, so that nodes would read other rows.
+    """
+    for text in islice(_jvm_messages(error), CAUSES_MAX):
+        if lost := _LOST_RECORDS.fullmatch(text):
+            return _short(
+                f"Kafka no longer has records of this batch: {lost[1]}. If the other node has "
+                "finished the batch, run 'ha-engine reinit' for this node, which takes its state "
+                "from a snapshot. Otherwise 'ha-engine query skip' leaves the batch out. Then "
+                "raise the topic's retention."
+            )
+    return None
 
 
 def _message(error: BaseException) -> str:

@@ -1,10 +1,10 @@
-"""Failures that Spark reports from a cluster, with the texts of Spark 4.3."""
+"""Failures that Spark reports, with the texts of Spark 4.3 and its Kafka connector 4.2."""
 
 from __future__ import annotations
 
 import pytest
 
-from ha_engine.query.failure import is_of_the_host
+from ha_engine.query.failure import is_of_the_host, one_line
 
 
 class Cause:
@@ -61,7 +61,36 @@ OF_THE_HOST = {
         f"Traceback (most recent call last):{STACK}"
         "ha_engine.errors.RangeRefused: the nodes do not send the records",
     ),
+    "brokers that do not answer the driver": (
+        "TimeoutException",
+        "Timed out waiting for a node assignment. Call: listNodes",
+    ),
+    "brokers that do not answer a task": (
+        "TimeoutException",
+        "Timeout of 60000ms expired before the position for partition orders-0 could be determined",
+    ),
+    "brokers that do not answer a task of a cluster": (
+        "SparkException",
+        f"{LOST}org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired before "
+        "the position for partition orders-0 could be determined\n\nDriver stacktrace:",
+    ),
+    "a record that does not come": (
+        "TimeoutException",
+        "Cannot fetch record for offset 7 in 120000 milliseconds",
+    ),
+    "credentials that the brokers refuse": (
+        "SaslAuthenticationException",
+        "Authentication failed during authentication due to invalid credentials",
+    ),
 }
+RECORDS_LOST = """\
+Some data may have been lost because they are not available in Kafka any more;
+either the data was aged out by Kafka or the topic may have been deleted before all the data in the
+topic was processed.
+If you don't want your streaming query to fail on such cases, set the source option \
+failOnDataLoss to false.
+Reason: Could not read records in offset [10, 20) for topic partition orders-0
+with consumer group spark-kafka-source-3259e007-executor."""
 OF_A_BATCH = {
     "memory": (
         "SparkException",
@@ -72,6 +101,8 @@ OF_A_BATCH = {
         "SparkException",
         f"{LOST}java.lang.IllegalStateException: FetchFailed, ExecutorLostFailure (executor 3)",
     ),
+    "records that Kafka deleted": ("KafkaIllegalStateException", RECORDS_LOST),
+    "a function that waited in vain": ("TimeoutException", "no answer within 5 seconds"),
 }
 
 
@@ -83,3 +114,23 @@ def test_no_batch_is_to_blame_for_a_part_of_the_cluster(case: str) -> None:
 @pytest.mark.parametrize("case", OF_A_BATCH)
 def test_a_batch_is_to_blame_for_what_its_tasks_do(case: str) -> None:
     assert not is_of_the_host(SparkError(*OF_A_BATCH[case]))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("KafkaIllegalStateException", RECORDS_LOST),
+        (
+            "SparkException",
+            f"{LOST}org.apache.spark.sql.kafka010.KafkaIllegalStateException: {RECORDS_LOST}\n"
+            "\tat org.apache.spark.sql.kafka010.KafkaExceptions$.couldNotReadOffsetRange",
+        ),
+    ],
+)
+def test_lost_records_of_kafka_are_named_with_what_to_do(name: str, message: str) -> None:
+    reason = one_line(SparkError(name, message))
+    assert reason.startswith(
+        "Kafka no longer has records of this batch: Could not read records in offset [10, 20) for "
+        "topic partition orders-0. If the other node has finished the batch, run 'ha-engine reinit'"
+    )
+    assert "failOnDataLoss" not in reason

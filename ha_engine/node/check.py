@@ -16,7 +16,7 @@ from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError, EngineError
 from ha_engine.node.connectors import message_decoder, sinks_of, source_options
 from ha_engine.query.application import StreamApplication, load_application
-from ha_engine.query.kafka_stream import log_options
+from ha_engine.query.plugin_sections import log_options
 from ha_engine.sync import credentials
 from ha_engine.web.certificates import Presented, presented, require_sound
 from ha_engine.web.tls import authority, server_context

@@ -43,7 +43,7 @@ from ha_engine.query.application import (
     StreamApplication,
     StreamSpec,
 )
-from ha_engine.query.kafka_stream import log_options
+from ha_engine.query.plugin_sections import log_options
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.intake import Intake
 from ha_engine.receive.offsets import OffsetTable

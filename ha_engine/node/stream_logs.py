@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ha_engine.connectors.kafka.log import TopicIdentity
 from ha_engine.query.application import StreamApplication
-from ha_engine.query.kafka_stream import log_options
+from ha_engine.query.plugin_sections import log_options
 from ha_engine.receive.log_history import LogHistory
 
 

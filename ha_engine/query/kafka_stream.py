@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ha_engine.connectors.kafka.log import KafkaLogOptions, spark_options
+from ha_engine.connectors.kafka.log import spark_options
 from ha_engine.errors import ApplicationError
-from ha_engine.plugins.options import options_of
-from ha_engine.query.application import SourceSpec, StreamSpec
+from ha_engine.query.application import StreamSpec
+from ha_engine.query.plugin_sections import log_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,13 +45,6 @@ def kafka_frame(
     events = records.where("value IS NOT NULL").selectExpr("*", event)
     columns = [_column(stream.name, column.name, column.nullable) for column in stream.columns]
     return events.selectExpr(*columns, *(_SYSTEM[name] for name in stream.system_columns))
-
-
-def log_options(stream: str, log: SourceSpec, base: Path) -> KafkaLogOptions:
-    """The options of a stream's log, with references resolved. Raises ConfigError."""
-    options = options_of(f"stream {stream}: log", KafkaLogOptions, log.options, base)
-    assert isinstance(options, KafkaLogOptions)
-    return options
 
 
 def _column(stream: str, name: str, nullable: bool) -> str:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from ha_engine.config.load import is_reference
-from ha_engine.connectors.kafka.log import KafkaLog
+from ha_engine.connectors.kafka.log import KafkaLog, KafkaLogOptions
 from ha_engine.errors import ApplicationError
 from ha_engine.formats.messages import (
     FILES,
@@ -24,6 +24,7 @@ from ha_engine.formats.messages import (
     type_of_attribute,
 )
 from ha_engine.plugins import SinkPlugin, SourcePlugin, attributes_of, source_kind
+from ha_engine.plugins.options import options_of
 from ha_engine.query.application import SourceSpec, source_digest
 from ha_engine.query.file_words import Name, Section, found, keys_of, sentence
 from ha_engine.types import LOG
@@ -62,6 +63,13 @@ def log_of(where: str, raw: LogSection, columns: Sequence[str]) -> SourceSpec:
                 f"{', '.join(columns)}"
             )
     return SourceSpec(LOG, raw.type, KafkaLog.guarantee, MappingProxyType(options))
+
+
+def log_options(stream: str, log: SourceSpec, base: Path) -> KafkaLogOptions:
+    """The options of a stream's log, with references resolved. Raises ConfigError."""
+    options = options_of(f"stream {stream}: log", KafkaLogOptions, log.options, base)
+    assert isinstance(options, KafkaLogOptions)
+    return options
 
 
 def sources_of(

@@ -26,7 +26,7 @@ from ha_engine.config.load import load_tree
 from ha_engine.config.receiver import ReceiverConfig
 from ha_engine.errors import ConfigError, ProducerFailed, SourceRefused
 from ha_engine.query.application import StreamApplication, load_application
-from ha_engine.query.kafka_stream import log_options
+from ha_engine.query.plugin_sections import log_options
 from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
 from ha_engine.receiver.metrics import ReceiverMetrics

@@ -203,6 +203,10 @@ _SOURCE_GAUGES = {
 }
 _QUERY_COUNTERS = {
     "query_dropped_rows": ("dropped_rows", "Late rows that all batches dropped."),
+    "query_invalid_records": (
+        "invalid_records",
+        "Records of Kafka that batches skipped as no events of their stream.",
+    ),
     "query_restarts": ("restarts", "Restarts of the query after a failure."),
     "poisoned_batches": ("poisoned_batches", "Batches at which the query became FAILED."),
 }

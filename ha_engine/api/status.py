@@ -79,6 +79,8 @@ class Progress:
     state_rows: int = 0
     state_bytes: int = 0
     dropped_rows: int = 0
+    invalid_records: int = 0
+    invalid_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +350,8 @@ def _query(report: QueryReport, core: Core, stages: Stages, ages: _Ages) -> Quer
         "watermark": progress.watermark or None,
         "late_rows": progress.late_rows,
         "dropped_rows": progress.dropped_rows,
+        "invalid_records": progress.invalid_records,
+        "invalid_at": progress.invalid_at or None,
         "state_rows": progress.state_rows,
         "state_bytes": progress.state_bytes,
         "sinks": {sink.sink: _sink(sink) for sink in stages.sinks if sink.query == report.query},

@@ -255,6 +255,10 @@ class QueryStatus(TypedDict):
     """Late rows that the newest batch dropped."""
     dropped_rows: int
     """Late rows that all batches dropped since the node process started."""
+    invalid_records: int
+    """Records of streams with a log that batches skipped since the node process started."""
+    invalid_at: str | None
+    """First place and reason in the newest batch that skipped such records."""
     state_rows: int
     state_bytes: int
     sinks: dict[str, SinkBody]

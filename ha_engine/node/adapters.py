@@ -108,6 +108,8 @@ class QueryObserver:
     ) -> None:
         self._metrics, self._counters, self._clock = metrics, counters, clock
         self.progress: dict[str, Progress] = {}
+        # By query, the newest batch whose skipped records are counted.
+        self._counted_through: dict[str, int] = {}
         self.step: StartStep | None = None
         self.executors: Executors | None = None
 
@@ -127,6 +129,7 @@ class QueryObserver:
             update.state_rows,
             update.state_bytes,
             before.dropped_rows + update.late_rows,
+            *self._invalid(query, update),
         )
         self._metrics.observe_batch(query, update.duration_ms / 1000)
 
@@ -138,6 +141,17 @@ class QueryObserver:
             report.wanted,
             report.master_connected,
         )
+
+    def _invalid(self, query: str, update: pb.QueryProgress) -> tuple[int, str]:
+        """The count and the first place of skipped records. A repeated batch counts none again."""
+        before = self.progress.get(query, Progress())
+        through = self._counted_through.get(query, 0)
+        self._counted_through[query] = max(through, update.number)
+        if not update.invalid or update.number <= through:
+            return before.invalid_records, before.invalid_at
+        one = update.invalid[0]
+        at = f"stream {one.stream}: partition {one.partition}, offset {one.offset}: {one.problem}"
+        return before.invalid_records + sum(each.records for each in update.invalid), at
 
     def orphaned(self) -> None:
         self._counters.orphans += 1

@@ -1,8 +1,9 @@
 """The frame of a stream whose events stay in Kafka, read by Spark's own Kafka source.
 
 A record's value is a JSON object with the columns of the stream. A record without a value is no
-event. A value that is no such object fails the query, and so does a null in a column that has none:
-nothing is left out silently.
+event. A record with another value is invalid, and so is one with a null in a column that has none.
+An invalid record fails the query, or is left out and counted, as the log's option ``invalid`` says.
+Only the record decides, so the rows of a batch are the same on every node.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from ha_engine.query.application import StreamSpec
 from ha_engine.query.plugin_sections import log_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 FORMAT = "haengine.kafka.MarkedKafka"
+OBSERVED = "invalid records of "
+"""Begins the name under which Spark reports the invalid records of a stream."""
+_UNDECODABLE = "_ha_engine_undecodable"
 _SYSTEM = {
     "_received_at": "timestamp AS _received_at",
     "_event_id": "concat(partition, '-', offset) AS _event_id",
@@ -34,22 +38,56 @@ def kafka_frame(
     directory of the application file. Raises ApplicationError, ConfigError.
     """
     assert stream.log is not None
+    options = log_options(stream.name, stream.log, base)
     try:
-        found = spark_options(log_options(stream.name, stream.log, base))
+        found = spark_options(options)
     except OSError as error:
         raise ApplicationError(f"stream {stream.name}: log: {error}") from error
     found |= {f"mark.{name}": value for name, value in marks.items()}
     records = spark.readStream.format(FORMAT).options(**found).load()
-    schema = ", ".join(column.ddl for column in stream.columns).replace("'", "\\'")
-    event = f"from_json(CAST(value AS STRING), '{schema}', map('mode', 'FAILFAST')) AS event"
+    schema = ", ".join([*(column.ddl for column in stream.columns), f"{_UNDECODABLE} STRING"])
+    modes = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_UNDECODABLE}')"
+    event = f"from_json(CAST(value AS STRING), {_literal(schema)}, {modes}) AS event"
     events = records.where("value IS NOT NULL").selectExpr("*", event)
-    columns = [_column(stream.name, column.name, column.nullable) for column in stream.columns]
+    events = events.selectExpr("*", f"{_problem(stream)} AS problem")
+    if options.invalid == "fail":
+        events = events.withColumn("problem", _raised(stream))
+    # Spark evaluates what it observes for every record, whatever the query selects, and moves no
+    # condition below it. So each problem is noticed, and no value is decoded twice.
+    events = events.observe(f"{OBSERVED}{stream.name}", *_observed()).where("problem IS NULL")
+    columns = [f"event.`{column.name}`" for column in stream.columns]
     return events.selectExpr(*columns, *(_SYSTEM[name] for name in stream.system_columns))
 
 
-def _column(stream: str, name: str, nullable: bool) -> str:
-    if nullable:
-        return f"event.`{name}` AS `{name}`"
-    problem = f"stream {stream}: column {name} is null in partition "
-    place = f"concat('{problem}', partition, ', offset ', offset)"
-    return f"coalesce(event.`{name}`, raise_error({place})) AS `{name}`"
+def _observed() -> list[Column]:
+    """The number of invalid records in a batch, and the first of them, for ``progress``."""
+    from pyspark.sql.functions import expr
+
+    first = "min(if(problem IS NULL, NULL, struct(partition, offset, problem)))"
+    return [expr("count(problem) AS records"), expr(f"{first} AS first")]
+
+
+def _raised(stream: StreamSpec) -> Column:
+    """The problem of a record, which fails the query."""
+    from pyspark.sql.functions import expr
+
+    text = _literal(f"stream {stream.name}: partition %d, offset %d: %s")
+    error = f"raise_error(format_string({text}, partition, offset, problem))"
+    return expr(f"if(problem IS NULL, problem, {error})")
+
+
+def _problem(stream: StreamSpec) -> str:
+    """The expression of what is wrong with a record, or null."""
+    wanted = "the value is no JSON object with the columns of the stream"
+    cases = [f"WHEN event IS NULL OR event.{_UNDECODABLE} IS NOT NULL THEN '{wanted}'"]
+    cases += [
+        f"WHEN event.`{column.name}` IS NULL THEN {_literal(f'column {column.name} is null')}"
+        for column in stream.columns
+        if not column.nullable
+    ]
+    return f"CASE {' '.join(cases)} END"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

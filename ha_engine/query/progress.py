@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import structlog
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -13,9 +14,12 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from ha_engine.query.kafka_stream import OBSERVED
 from ha_engine.query.offsets import mark_of
 from ha_engine.query.reports import Reports
 from ha_engine.v1 import local_pb2 as pb
+
+log = structlog.get_logger(__name__)
 
 
 class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
@@ -29,6 +33,16 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = progress_of(event.progress)
+        for one in progress.invalid:
+            log.error(
+                "invalid records skipped",
+                query=event.progress.name,
+                stream=one.stream,
+                records=one.records,
+                partition=one.partition,
+                offset=one.offset,
+                problem=one.problem,
+            )
         if progress.number and event.progress.name:
             self._reports.progress(event.progress.name, progress)
             self._batch_ended()
@@ -51,4 +65,17 @@ def progress_of(spark: StreamingQueryProgress) -> pb.QueryProgress:
         state_rows=sum(one.numRowsTotal for one in operators),
         state_bytes=sum(one.memoryUsedBytes for one in operators),
         watermark=spark.eventTime.get("watermark", ""),
+        invalid=list(_invalid(spark)),
     )
+
+
+def _invalid(spark: StreamingQueryProgress) -> Iterator[pb.InvalidRecords]:
+    for name, observed in sorted(spark.observedMetrics.items()):
+        if name.startswith(OBSERVED) and observed.first is not None:
+            yield pb.InvalidRecords(
+                stream=name.removeprefix(OBSERVED),
+                records=observed.records,
+                partition=observed.first.partition,
+                offset=observed.first.offset,
+                problem=observed.first.problem,
+            )

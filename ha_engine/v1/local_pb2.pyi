@@ -648,6 +648,7 @@ class QueryProgress(_message.Message):
     STATE_ROWS_FIELD_NUMBER: _builtins.int
     STATE_BYTES_FIELD_NUMBER: _builtins.int
     WATERMARK_FIELD_NUMBER: _builtins.int
+    INVALID_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     input_rows: _builtins.int
     duration_ms: _builtins.int
@@ -655,6 +656,8 @@ class QueryProgress(_message.Message):
     state_rows: _builtins.int
     state_bytes: _builtins.int
     watermark: _builtins.str
+    @_builtins.property
+    def invalid(self) -> _containers.RepeatedCompositeFieldContainer[Global___InvalidRecords]: ...
     def __init__(
         self,
         *,
@@ -665,14 +668,49 @@ class QueryProgress(_message.Message):
         state_rows: _builtins.int = ...,
         state_bytes: _builtins.int = ...,
         watermark: _builtins.str = ...,
+        invalid: _abc.Iterable[Global___InvalidRecords] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "input_rows", b"input_rows", "late_rows", b"late_rows", "number", b"number", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark", b"watermark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "input_rows", b"input_rows", "invalid", b"invalid", "late_rows", b"late_rows", "number", b"number", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark", b"watermark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QueryProgress: _TypeAlias = QueryProgress  # noqa: Y015
+
+@_typing.final
+class InvalidRecords(_message.Message):
+    """The records of a stream that a batch skipped, since they are no events."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    stream: _builtins.str
+    records: _builtins.int
+    partition: _builtins.int
+    """The first of them, by partition and offset."""
+    offset: _builtins.int
+    problem: _builtins.str
+    def __init__(
+        self,
+        *,
+        stream: _builtins.str = ...,
+        records: _builtins.int = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition", "problem", b"problem", "records", b"records", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InvalidRecords: _TypeAlias = InvalidRecords  # noqa: Y015
 
 @_typing.final
 class ReportExecutorsRequest(_message.Message):

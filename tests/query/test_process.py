@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -64,16 +64,18 @@ def fresh_node() -> Iterator[LocalNode]:
 NICE = 12
 
 
-def command_line(node: LocalNode) -> list[str]:
+def command_line(node: LocalNode, jars: Sequence[Path] = ()) -> list[str]:
+    """The command of a query process. With ``jars``, it also has the engine's."""
     config = {
         "execution": {"master": "local[1]"},
-        "needs_jar": False,
+        "needs_jar": bool(jars),
         "query": {
             "heap": 768 << 20,
             "read_parallelism": 3,
             "nice": NICE,
             "class_archive": False,
             "tick": 1,
+            "spark": {"spark.jars": ",".join(map(str, jars))} if jars else {},
         },
         "log": {"node": "node-a", "level": "info", "format": "json"},
         "checkpoint_dir": str(node.checkpoints),

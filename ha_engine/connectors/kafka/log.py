@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -27,6 +27,9 @@ from ha_engine.connectors.streams import parsed_position
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.plugins import Backlog, SourceBatch, SourcePlace
 
+POLL_SECONDS = 60
+"""The time that a task of Spark waits for a record. Kafka's client then waits as long again to ask
+where the partition begins, and fails the task if no broker answers."""
 LOOK_SECONDS = 0.05
 """The pause between two questions about the ends of an idle topic."""
 
@@ -35,12 +38,14 @@ class KafkaLogOptions(ClusterOptions):
     """The options of a stream's log, besides those of the connection.
 
     ``partition_by`` are the columns whose values are the key of a record that a receiver writes.
-    Records with equal keys are in one partition, in order.
+    Records with equal keys are in one partition, in order. ``invalid`` says whether a record that
+    is no event of the stream fails the query or is skipped.
 
     Spark's reader is another client than librdkafka, so ``client`` has no settings for both.
     """
 
     partition_by: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    invalid: Literal["fail", "skip"] = "fail"
 
     @model_validator(mode="after")
     def _is_for_both_clients(self) -> KafkaLogOptions:
@@ -198,6 +203,8 @@ def spark_options(options: KafkaLogOptions) -> dict[str, str]:
     """
     found = {"subscribe": options.topic, "kafka.bootstrap.servers": ",".join(options.brokers)}
     tls, sasl = options.tls, options.sasl
+    # Spark's own default is the limit with which its processes watch each other, a day on one host.
+    found["kafkaConsumer.pollTimeoutMs"] = str(POLL_SECONDS * 1000)
     found["kafka.security.protocol"] = protocol(options)
     if tls is not None:
         if tls.ca_file is not None:

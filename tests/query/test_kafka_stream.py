@@ -1,0 +1,218 @@
+"""A stream whose events are in Kafka, in a real query process that reads a real broker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from ha_engine.jvm import JAR
+from ha_engine.jvm.build import build
+from ha_engine.query.application import load_application
+from ha_engine.v1 import local_pb2 as pb
+from tests.connectors.kafka_broker import KafkaCluster, admin, mortal_kafka, new_topic
+from tests.connectors.kafka_jars import fetch, needs_kafka, paths
+from tests.programs import needs
+from tests.query.local_node import LocalNode, run_command
+from tests.query.test_process import command_line
+from tests.waiting import wait_ended, wait_until
+
+pytestmark = [
+    needs_kafka(),
+    needs("javac"),
+    pytest.mark.nightly("a Spark of its own and a broker take half a minute"),
+    pytest.mark.spark,
+]
+CONNECTOR = Path(__file__).parents[2] / "benchmarks" / "spark_kafka_jars.txt"
+OUTAGE_SECONDS = 300
+"""A task waits two minutes for the brokers."""
+
+
+class Bench:
+    """A node without a core, the query process that it commands, and a topic for each stream."""
+
+    def __init__(self, cluster: KafkaCluster, node: LocalNode, streams: dict[str, Any]) -> None:
+        self.cluster, self.node = cluster, node
+        self.topics = {name: new_topic(cluster.brokers, partitions=2) for name in streams}
+        tree: dict[str, Any] = {"name": "test", "streams": {}, "queries": {}}
+        for name, options in streams.items():
+            stream = {"where": "true"} | options
+            where = stream.pop("where")
+            log = {"type": "kafka", "brokers": cluster.brokers, "topic": self.topics[name]}
+            columns = ", ".join(stream["schema"])
+            tree["streams"][name] = stream | {"log": log | stream.get("log", {})}
+            tree["queries"][name] = {"sql": f"SELECT {columns} FROM {name} WHERE {where}"}
+        file = node.directory / "application.yaml"
+        file.write_text(json.dumps(tree))
+        self._queries = load_application(file).queries
+        self._started = dict[str, pb.QueryCommand]()
+
+    def put(self, stream: str, *values: bytes, partition: int = 0) -> None:
+        producer = Producer({"bootstrap.servers": ",".join(self.cluster.brokers)})
+        for value in values:
+            producer.produce(self.topics[stream], value, partition=partition)
+        assert producer.flush(60) == 0
+
+    def run(self, stream: str) -> None:
+        """Start the query of ``stream``, whose log begins at its first record."""
+        self.node.mark("another query")  # so that no other query begins at this record
+        self._end(stream, [0, 0])
+        sequence = self.node.journal.last.sequence
+        run = run_command(self._queries[stream], sequence=sequence)
+        self._started[stream] = pb.QueryCommand(run=run)
+        self.node.command(self._started[stream])
+
+    def run_again(self, stream: str) -> None:
+        """Start the query after a failure, as the node does."""
+        self.node.seen.failed.pop(stream)
+        self.node.command(self._started[stream])
+
+    def mark(self, stream: str, *ends: int) -> None:
+        """End a batch of the query at these offsets."""
+        self.node.mark("another query")
+        self._end(stream, list(ends))
+        self.node.mark(stream)
+
+    def _end(self, stream: str, ends: list[int]) -> None:
+        of_topic = {str(number): end for number, end in enumerate(ends)}
+        text = json.dumps({self.topics[stream]: of_topic})
+        self.node.log_ends[self.node.journal.last.sequence] = text
+
+    def rows(self, stream: str, batch: int) -> list[tuple[Any, ...]]:
+        table = self.node.admitted(stream, batch, within=OUTAGE_SECONDS)
+        return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+@contextmanager
+def running(streams: dict[str, Any]) -> Iterator[Bench]:
+    build(JAR)
+    fetch(CONNECTOR)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(mortal_kafka())
+        directory = Path(tempfile.mkdtemp(prefix="ha-q-"))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        node = LocalNode(directory)
+        bench = Bench(cluster, node, streams)
+        node.start()
+        stack.callback(node.stop)
+        process = subprocess.Popen(command_line(node, paths(CONNECTOR)), start_new_session=True)
+        stack.callback(wait_ended, process, within=60)
+        stack.callback(process.terminate)
+        yield bench
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    numbered = {"schema": {"id": "int not null"}}
+    typed = {"schema": {"id": "int not null", "price": "decimal(5,2)", "at": "timestamp"}}
+    skipping = typed | {"log": {"invalid": "skip"}, "system_columns": ["_event_id"]}
+    # An invalid record fails the query also if its condition would leave the record out.
+    failing = typed | {"where": "id IS NOT NULL"}
+    streams = {"outage": numbered, "retention": numbered, "failing": failing, "skipping": skipping}
+    with running(streams) as found:
+        yield found
+
+
+VALID = {
+    b'{"id": 1, "price": 2.50, "at": "2026-11-27T10:00:00Z"}': 1,
+    b'{"id": 2}': 2,
+    b'{"id": 3, "price": null, "more": [1]}': 3,
+}
+NO_OBJECT = "the value is no JSON object with the columns of the stream"
+INVALID = {
+    b"nonsense": NO_OBJECT,
+    b"": NO_OBJECT,
+    b"  ": NO_OBJECT,
+    b"null": NO_OBJECT,
+    b"7": NO_OBJECT,
+    b"[]": NO_OBJECT,
+    b'[{"id": 1}]': NO_OBJECT,
+    b'{"id": 1': NO_OBJECT,
+    b'{"id": "x"}': NO_OBJECT,
+    b'{"id": 1.5}': NO_OBJECT,
+    b'{"id": 4, "price": "x"}': NO_OBJECT,
+    b'{"id": 5, "at": "yesterday"}': NO_OBJECT,
+    b"{}": "column id is null",
+    b'{"id": null, "price": 1}': "column id is null",
+}
+
+
+def numbers(first: int, count: int) -> list[bytes]:
+    return [json.dumps({"id": number}).encode() for number in range(first, first + count)]
+
+
+def test_an_outage_of_the_brokers_is_not_blamed_on_the_batch(bench: Bench) -> None:
+    bench.put("outage", *numbers(0, 5))
+    bench.run("outage")
+    bench.mark("outage", 5, 0)
+    assert bench.rows("outage", 1) == [(number,) for number in range(5)]
+    bench.put("outage", *numbers(5, 5))
+    bench.cluster.kill()
+    bench.mark("outage", 10, 0)
+    failed = bench.node.failure("outage", within=OUTAGE_SECONDS)
+    assert failed.by_host
+    assert (failed.number, failed.reason.split()[0]) == (2, "TimeoutException:")
+    bench.cluster.start()
+    bench.run_again("outage")
+    assert bench.rows("outage", 2) == [(number,) for number in range(5, 10)]
+
+
+def test_records_that_retention_deleted_are_named_with_what_to_do(bench: Bench) -> None:
+    bench.put("retention", *numbers(0, 9))
+    client, place = admin(bench.cluster.brokers), TopicPartition(bench.topics["retention"], 0, 5)
+    client.delete_records([place])[place].result()
+    bench.run("retention")
+    bench.mark("retention", 9, 0)
+    failed = bench.node.failure("retention")
+    assert not failed.by_host
+    topic = bench.topics["retention"]
+    lost = f"Could not read records in offset [0, 9) for topic partition {topic}-0"
+    assert failed.reason.startswith(f"Kafka no longer has records of this batch: {lost}")
+    assert (
+        "'ha-engine reinit' for this node, which takes its state from a snapshot" in failed.reason
+    )
+
+
+def test_invalid_record_fails_the_query_with_its_place(bench: Bench) -> None:
+    bench.put("failing", *VALID, *INVALID)
+    bench.run("failing")
+    bench.mark("failing", len(VALID), 0)
+    assert [row[0] for row in bench.rows("failing", 1)] == list(VALID.values())
+    for offset, problem in enumerate(INVALID.values(), len(VALID)):
+        bench.mark("failing", offset + 1, 0)
+        failed = bench.node.failure("failing")
+        assert not failed.by_host
+        place = f"stream failing: partition 0, offset {offset}: {problem}"
+        assert failed.reason == f"[USER_RAISED_EXCEPTION] {place}"
+        bench.node.skipped.add(("failing", failed.number))
+        bench.run_again("failing")
+        assert bench.rows("failing", failed.number) == []
+
+
+def test_invalid_records_are_skipped_and_counted(bench: Bench) -> None:
+    bench.put("skipping", *VALID)
+    bench.put("skipping", *INVALID, partition=1)
+    bench.put("skipping", *VALID)
+    bench.run("skipping")
+    bench.mark("skipping", len(VALID), 0)
+    assert [row[0] for row in bench.rows("skipping", 1)] == list(VALID.values())
+    bench.mark("skipping", 2 * len(VALID), len(INVALID))
+    assert [row[0] for row in bench.rows("skipping", 2)] == list(VALID.values())
+
+    def reported() -> list[pb.QueryProgress]:
+        return [one for query, one in bench.node.seen.progress if query == "skipping"]
+
+    wait_until(lambda: len(reported()) == 2, within=60)
+    assert [len(one.invalid) for one in reported()] == [0, 1]
+    (found,) = reported()[1].invalid
+    assert found == pb.InvalidRecords(
+        stream="skipping", records=len(INVALID), partition=1, offset=0, problem=NO_OBJECT
+    )

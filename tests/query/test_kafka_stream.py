@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ha_engine.query.application import load_application
 from ha_engine.v1 import local_pb2 as pb
 from tests.connectors.kafka_broker import KafkaCluster, admin, mortal_kafka, new_topic
 from tests.connectors.kafka_jars import fetch, needs_kafka, paths
+from tests.connectors.test_kafka_source import LOGIN, add_scram_user, trusting, with_certificate
 from tests.programs import needs
 from tests.query.local_node import LocalNode, run_command
 from tests.query.test_process import command_line
@@ -91,8 +92,24 @@ class Bench:
         return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
+def secured(cluster: KafkaCluster) -> dict[str, Any]:
+    """Streams that are read as each kind of user, and one whose password is wrong."""
+    trust, numbered = {"tls": trusting(cluster)}, {"schema": {"id": "int not null"}}
+    both, sasl = {"brokers": cluster.addresses("BOTH")}, {"brokers": cluster.addresses("SASL")}
+    tls = {"brokers": cluster.addresses("TLS"), "tls": with_certificate(cluster)}
+    scram = LOGIN | {"mechanism": "SCRAM-SHA-512"}
+    logs: dict[str, dict[str, Any]] = {
+        "certificate": tls,
+        "password": both | trust | {"sasl": LOGIN},
+        "scram": both | trust | {"sasl": scram},
+        "plaintext": sasl | {"sasl": scram},
+        "wrong": both | trust | {"sasl": LOGIN | {"password": "wrong-word"}},
+    }
+    return {name: numbered | {"log": log} for name, log in logs.items()}
+
+
 @contextmanager
-def running(streams: dict[str, Any]) -> Iterator[Bench]:
+def running(streams: Callable[[KafkaCluster], dict[str, Any]]) -> Iterator[Bench]:
     build(JAR)
     fetch(CONNECTOR)
     with ExitStack() as stack:
@@ -100,7 +117,7 @@ def running(streams: dict[str, Any]) -> Iterator[Bench]:
         directory = Path(tempfile.mkdtemp(prefix="ha-q-"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         node = LocalNode(directory)
-        bench = Bench(cluster, node, streams)
+        bench = Bench(cluster, node, streams(cluster))
         node.start()
         stack.callback(node.stop)
         process = subprocess.Popen(command_line(node, paths(CONNECTOR)), start_new_session=True)
@@ -117,7 +134,7 @@ def bench() -> Iterator[Bench]:
     # An invalid record fails the query also if its condition would leave the record out.
     failing = typed | {"where": "id IS NOT NULL"}
     streams = {"outage": numbered, "retention": numbered, "failing": failing, "skipping": skipping}
-    with running(streams) as found:
+    with running(lambda cluster: streams | secured(cluster)) as found:
         yield found
 
 
@@ -216,3 +233,22 @@ def test_invalid_records_are_skipped_and_counted(bench: Bench) -> None:
     assert found == pb.InvalidRecords(
         stream="skipping", records=len(INVALID), partition=1, offset=0, problem=NO_OBJECT
     )
+
+
+@pytest.mark.parametrize("user", ["certificate", "password", "scram", "plaintext"])
+def test_tasks_of_spark_prove_who_they_are(bench: Bench, user: str) -> None:
+    add_scram_user(bench.cluster.brokers)
+    bench.put(user, *numbers(0, 3))
+    bench.run(user)
+    bench.mark(user, 3, 0)
+    assert bench.rows(user, 1) == [(number,) for number in range(3)]
+
+
+def test_wrong_credentials_are_not_blamed_on_the_batch(bench: Bench) -> None:
+    bench.put("wrong", *numbers(0, 3))
+    bench.run("wrong")
+    bench.mark("wrong", 3, 0)
+    failed = bench.node.failure("wrong", within=OUTAGE_SECONDS)
+    assert failed.by_host
+    assert failed.reason.startswith("SaslAuthenticationException: Authentication failed")
+    assert "wrong-word" not in failed.detail

@@ -21,11 +21,18 @@ from ha_engine.connectors.kafka.log import (
     ends_of,
     spark_options,
 )
+from ha_engine.connectors.kafka.offsets import Positions
 from ha_engine.errors import SourceRefused
 from ha_engine.node.connections import check_connections
 from ha_engine.plugins import SourceBatch, SourcePlace
-from ha_engine.query.application import load_application
-from tests.connectors.kafka_broker import KafkaCluster, admin, create, kafka, new_topic
+from ha_engine.query.application import StreamApplication, load_application
+from tests.connectors.kafka_broker import (
+    KafkaCluster,
+    admin,
+    create,
+    kafka,
+    new_topic,
+)
 from tests.connectors.kafka_jars import needs_kafka
 from tests.connectors.test_kafka_source import Writer, numbers, trusting
 from tests.waiting import wait_until
@@ -51,9 +58,9 @@ def options(brokers: list[str], topic: str, **more: Any) -> KafkaLogOptions:
     )
 
 
-def opened(brokers: list[str], topic: str, offset: str | None = None) -> KafkaLog:
+def opened(brokers: list[str], topic: str, offset: str | None = None, **more: Any) -> KafkaLog:
     place = SourcePlace("group", "stream", "log", pa.schema([]))
-    log = KafkaLog(options(brokers, topic), place)
+    log = KafkaLog(options(brokers, topic, **more), place)
     log.open(offset)
     return log
 
@@ -74,6 +81,14 @@ def grown(log: KafkaLog, rows_max: int = MANY) -> SourceBatch:
 def ends(offset: str) -> list[int]:
     (of_topic,) = json.loads(ends_of(offset)).values()
     return list(of_topic.values())
+
+
+def application(directory: Path, brokers: list[str], topic: str) -> StreamApplication:
+    log = {"type": "kafka", "brokers": brokers, "topic": topic, "timeout": "60s"}
+    stream = {"schema": {"id": "int"}, "log": log}
+    tree = {"name": "a", "streams": {"s": stream}, "queries": {"q": {"sql": "SELECT id FROM s"}}}
+    (directory / "app.yaml").write_text(json.dumps(tree))
+    return load_application(directory / "app.yaml")
 
 
 def delete_before(brokers: list[str], place: TopicPartition) -> None:
@@ -163,6 +178,25 @@ def test_deleted_records_and_another_topic_are_refused(brokers: list[str]) -> No
         log.read(MANY, 0.2)
 
 
+def test_log_with_another_history_is_refused(brokers: list[str]) -> None:
+    """The leader knows no epoch 7, so other records than before are in front of the offset."""
+    topic = new_topic(brokers, partitions=2)
+    Writer(brokers, topic).put(numbers(0, 5), partition=1)
+    log = opened(brokers, topic)
+    grown(log)
+    offset = grown(log).offset
+    assert Positions.parse(offset).epochs == [0, 0]
+    identity = TopicIdentity(options(brokers, topic))
+    identity.require(offset)
+    other = Positions.parse(offset)
+    other.epochs[1] = 7
+    changed = r"partition 1, offset 5: the log has changed before this offset"
+    with pytest.raises(SourceRefused, match=changed):
+        opened(brokers, topic, other.text).read(MANY, 0.2)
+    with pytest.raises(SourceRefused, match=changed):
+        TopicIdentity(options(brokers, topic)).require(other.text)
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
@@ -193,10 +227,6 @@ def test_check_of_an_application_asks_for_the_topic(
     brokers: list[str], tmp_path: Path, exists: bool
 ) -> None:
     topic = new_topic(brokers) if exists else "no-such-topic"
-    log = {"type": "kafka", "brokers": brokers, "topic": topic, "timeout": "60s"}
-    stream = {"schema": {"id": "int"}, "log": log}
-    tree = {"name": "a", "streams": {"s": stream}, "queries": {"q": {"sql": "SELECT id FROM s"}}}
-    (tmp_path / "app.yaml").write_text(json.dumps(tree))
-    (found,) = check_connections(load_application(tmp_path / "app.yaml"), "group")
+    (found,) = check_connections(application(tmp_path, brokers, topic), "group")
     assert (found.kind, found.place, found.type, found.checked) == ("log", "s", "kafka", True)
     assert found.error is None if exists else "no-such-topic" in str(found.error)

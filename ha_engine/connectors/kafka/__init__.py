@@ -4,6 +4,7 @@
 ``errors``   says which errors of Kafka pass, and which a person must correct.
 ``cluster``  asks the brokers about a topic: its id, its partitions and their first and last offset.
 ``offsets``  is the offset of a source: the next offset of each partition, as text.
+``history``  requires that the log of a partition has not changed before an offset.
 ``log``      says where a topic ends whose events stay in Kafka, for a stream with that log.
 ``source``   reads a topic, without a consumer group.
 ``ledger``   reads the ledger of a sink from a compacted topic.

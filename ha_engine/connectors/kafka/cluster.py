@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ha_engine.connectors.kafka.errors import Failures, LastError
+from ha_engine.connectors.kafka.offsets import UNKNOWN
 from ha_engine.connectors.kafka.options import ClusterOptions, settings
 from ha_engine.connectors.library import library
 
+CALL_TIMEOUTS = 3
+"""The limit of a call, in timeouts of its requests. A call may have several requests."""
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id of every topic of a broker that has no ids, which are part of Kafka since 2.8."""
 
@@ -29,6 +32,14 @@ class Topic:
     partitions: int
     led: frozenset[int]
     replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An offset, and the epoch of the leader that answered it, or UNKNOWN."""
+
+    offset: int
+    epoch: int
 
 
 class Cluster:
@@ -60,7 +71,8 @@ class Cluster:
 
     def first(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
         """The first offset that each of the partitions still has."""
-        return self._offsets(topic, partitions, self._api.OffsetSpec.earliest(), committed=False)
+        found = self._offsets(topic, partitions, self._api.OffsetSpec.earliest(), committed=False)
+        return {number: one.offset for number, one in found.items()}
 
     def last(
         self, topic: str, partitions: Collection[int], *, committed: bool = False
@@ -70,7 +82,12 @@ class Cluster:
         With ``committed``, it is the offset of the first record of an open transaction, if there is
         one before.
         """
-        return self._offsets(topic, partitions, self._api.OffsetSpec.latest(), committed=committed)
+        found = self._offsets(topic, partitions, self._api.OffsetSpec.latest(), committed=committed)
+        return {number: one.offset for number, one in found.items()}
+
+    def committed_ends(self, topic: str, partitions: Collection[int]) -> dict[int, End]:
+        """What ``last`` returns with ``committed``, and the epoch of each leader."""
+        return self._offsets(topic, partitions, self._api.OffsetSpec.latest(), committed=True)
 
     def settings_of(self, topic: str) -> dict[str, str]:
         """The configuration of the topic."""
@@ -112,7 +129,7 @@ class Cluster:
 
     def _offsets(
         self, topic: str, partitions: Collection[int], spec: Any, *, committed: bool
-    ) -> dict[int, int]:
+    ) -> dict[int, End]:
         if not partitions:
             return {}
         level = self._kafka.IsolationLevel
@@ -121,14 +138,13 @@ class Cluster:
             isolation_level=level.READ_COMMITTED if committed else level.READ_UNCOMMITTED,
             request_timeout=self._options.timeout,
         )
-        return {
-            one.partition: int(
-                self._answer(
-                    answer, f"the offsets of topic {topic}, partition {one.partition}, are unknown"
-                ).offset
-            )
-            for one, answer in asked.items()
-        }
+        found = dict[int, End]()
+        for one, answer in asked.items():
+            place = f"topic {topic}, partition {one.partition}"
+            result = self._answer(answer, f"the offsets of {place}, are unknown")
+            epoch = UNKNOWN if result.leader_epoch is None else result.leader_epoch
+            found[one.partition] = End(result.offset, epoch)
+        return found
 
     def _answer(self, asked: Future[Any], problem: str) -> Any:
         if error := self._error(asked):
@@ -140,10 +156,19 @@ class Cluster:
     def _error(self, asked: Future[Any]) -> BaseException | None:
         """Wait for an answer. Return the error of Kafka, or None.
 
+        The wait has its own limit: the client sometimes never answers a call that was under way, or
+        that came soon, when a broker died. A new client answers.
+
         An error that ``result`` raises would have a traceback, and so refer to its own future. Such
         a cycle would keep the threads of clients until the garbage collector finds it.
         """
-        error = asked.exception()
+        seconds = CALL_TIMEOUTS * self._options.timeout
+        try:
+            error = asked.exception(seconds)
+        except TimeoutError:
+            raise self._failures.unavailable(
+                f"the client of Kafka gave no answer within {seconds:g} s; it is made again"
+            ) from None
         if error is None or isinstance(error, self._kafka.KafkaException):
             return error
         raise error

@@ -8,19 +8,21 @@ A partition ends at its last stable offset, so a batch has no record of an open 
 first batch has the offsets where the log begins, and no events.
 
 What the source kind ``kafka`` refuses, a log refuses too: a topic that was created again, records
-that are gone, and a partition that ends before the journal's offset.
+that are gone, and a partition that ends before the journal's offset, or that ended before it since.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from ha_engine.connectors.kafka.cluster import Cluster, Topic
+from ha_engine.connectors.kafka.cluster import Cluster, End, Topic
 from ha_engine.connectors.kafka.errors import SOURCE
+from ha_engine.connectors.kafka.history import require_history
 from ha_engine.connectors.kafka.offsets import UNKNOWN, Positions
 from ha_engine.connectors.kafka.options import ClusterOptions, protocol
 from ha_engine.connectors.streams import parsed_position
@@ -80,12 +82,13 @@ class KafkaLog:
         self._positions = parsed_position(
             Positions.parse, offset, self._options.topic, self._place.source
         )
-        self._require_same(topic)
+        _require_same(self._positions, topic, self._options)
         first = cluster.first(topic.name, sorted(topic.led))
         for number, at in enumerate(self._positions.next):
             # Queries may still need older records; their tasks say so if these are gone.
             if at < first.get(number, 0):
-                raise self._lost(number, f"the records before offset {first[number]} were deleted")
+                reason = f"the records before offset {first[number]} were deleted"
+                raise _lost(self._positions, number, reason, self._options)
 
     def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
         if not self._is_begun:
@@ -124,47 +127,44 @@ class KafkaLog:
             raise SourceUnavailable(f"{self._options.where} is not open")
         before = self._positions
         known = range(len(before.next))
-        ends = self._cluster.last(self._options.topic, known, committed=True)
+        ends = self._cluster.committed_ends(self._options.topic, known)
         topic = self._cluster.topic(self._options.topic)
-        self._require_same(topic)
-        for number in known:
-            if ends[number] < before.next[number]:
-                raise self._lost(number, f"it ends at offset {ends[number]}: its log was truncated")
-        after = _between(before.next, [ends[number] for number in known], rows_max)
+        _require_same(before, topic, self._options)
+        _require_history(before, ends, self._options)
+        after = _between(before.next, [ends[number].offset for number in known], rows_max)
         kept = sum(after) - sum(before.next)
         if not kept and topic.partitions == len(before.next):
             return None
-        self._positions = Positions(before.topic, topic.identity, after, [UNKNOWN] * len(after))
+        self._positions = Positions(before.topic, topic.identity, after, before.epochs)
         self._positions.add(topic.partitions)
-        left = sum(ends.values()) - sum(after)
+        left = sum(end.offset for end in ends.values()) - sum(after)
         return SourceBatch(self._positions.text, backlog=Backlog(events=left), kept=kept)
-
-    def _require_same(self, topic: Topic) -> None:
-        _require_same(self._positions, topic, self._options)
-
-    def _lost(self, partition: int, reason: str) -> SourceRefused:
-        place = f"{self._options.where}, partition {partition}"
-        at = self._positions.next[partition]
-        return SourceRefused(f"{place}, offset {at}: {reason}; give the stream a new name")
 
 
 class TopicIdentity:
-    """Whether the topic is still the one that the journal's offsets are of.
+    """Whether the topic is still the one that the journal's offsets are of, with the same records.
 
-    Kafka tells no reader that a topic was deleted and created again. An id is never used again. So
-    a batch that was read, if the topic then has the id of the journal's offset, is of that topic.
+    Kafka tells no reader that a topic was deleted and created again, or that a leader lost records
+    and got others. An id is never used again, and neither is an epoch. So a batch that was read, if
+    the topic then has the id and the history of the journal's offset, has the records of the mark.
     """
 
     def __init__(self, options: KafkaLogOptions) -> None:
         self._options = options
         self._cluster: Cluster | None = None
+        self._known: Positions | None = None
 
     def require(self, offset: str) -> None:
-        """Ask a broker. Raises SourceRefused if it is another topic, SourceUnavailable."""
-        if self._cluster is None:
-            self._cluster = Cluster(self._options, SOURCE)
-        topic = self._cluster.topic(self._options.topic)
-        _require_same(Positions.parse(offset), topic, self._options)
+        """Ask the brokers. Raises SourceRefused if it is another topic or another history, and
+        SourceUnavailable."""
+        cluster, self._cluster = self._cluster or Cluster(self._options, SOURCE), None
+        known = Positions.parse(offset)
+        if self._known is not None and self._known.next == known.next:
+            known.epochs = self._known.epochs  # of leaders that had these records too
+        ends = cluster.committed_ends(known.topic, range(len(known.next)))
+        _require_same(known, cluster.topic(self._options.topic), self._options)
+        _require_history(known, ends, self._options)
+        self._cluster, self._known = cluster, known  # after a failure, the client is made again
 
 
 def _require_same(known: Positions, topic: Topic, options: KafkaLogOptions) -> None:
@@ -176,6 +176,28 @@ def _require_same(known: Positions, topic: Topic, options: KafkaLogOptions) -> N
             "created again, or belongs to another cluster; give the stream a new name to begin "
             "with this topic"
         )
+
+
+def _require_history(known: Positions, ends: Mapping[int, End], options: KafkaLogOptions) -> None:
+    """Require that each partition still has the records before its position, and note the epochs of
+    the leaders in ``known``.
+
+    A leader only appends, so nothing has changed while the epoch is the same.
+    """
+    for number, end in ends.items():
+        if end.offset < known.next[number]:
+            reason = f"it ends at offset {end.offset}: its log was truncated"
+            raise _lost(known, number, reason, options)
+    new = {n: end.epoch for n, end in ends.items() if end.epoch not in (UNKNOWN, known.epochs[n])}
+    if changed := [number for number in new if known.epochs[number] != UNKNOWN]:
+        require_history(options, known, changed)
+    known.epochs = [new.get(number, epoch) for number, epoch in enumerate(known.epochs)]
+
+
+def _lost(known: Positions, partition: int, reason: str, options: KafkaLogOptions) -> SourceRefused:
+    place = f"{options.where}, partition {partition}"
+    at = known.next[partition]
+    return SourceRefused(f"{place}, offset {at}: {reason}; give the stream a new name")
 
 
 def _between(start: list[int], end: list[int], rows_max: int) -> list[int]:

@@ -369,3 +369,22 @@ class HolderChange:
     previous: Holder | None
     reason: str | None
     outage_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogHeadroom:
+    """What retention may still delete from the log of a stream, before what this node may need.
+
+    ``partition`` is the one in which that is least of what Kafka has.
+
+    ``events`` are the offsets from the first record to the first one that is needed. They are
+    negative if records that are needed are gone. ``retained`` are all offsets of the partition.
+    """
+
+    partition: int
+    events: int
+    retained: int
+
+    @property
+    def share(self) -> float:
+        return self.events / max(1, self.retained)

@@ -201,6 +201,14 @@ _SOURCE_GAUGES = {
         "Unread bytes of the source, if the source reports them; on the active only.",
     ),
 }
+_LOG_GAUGES = {
+    "log_headroom_events": (
+        "headroom_events",
+        "Records of Kafka that may be deleted before one that this node may still need; negative "
+        "if such a record is gone.",
+    ),
+    "log_retained_events": ("retained_events", "All records of Kafka in the same partition."),
+}
 _QUERY_COUNTERS = {
     "query_dropped_rows": ("dropped_rows", "Late rows that all batches dropped."),
     "query_invalid_records": (
@@ -291,6 +299,8 @@ class NodeMetrics:
         yield self._role_changes(status["counts"]["role_changes"])
         yield from self._peers(status["peers"])
         yield from self._sources(status["sources"])
+        logs: _Values = {(stream,): values for stream, values in status["logs"].items()}
+        yield from self._gauges(("stream",), _LOG_GAUGES, logs)
         yield from self._queries(status["queries"])
 
     def _snapshots(self, snapshots: dict[str, Any]) -> Iterator[Metric]:

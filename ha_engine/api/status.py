@@ -21,6 +21,7 @@ from ha_engine.api.status_body import (
     ExecutorsBody,
     JournalStatus,
     LeaseStatus,
+    LogBody,
     PeerStatus,
     QueryProcessStatus,
     QueryStatus,
@@ -39,6 +40,7 @@ from ha_engine.stats.counters import NodeCounters
 from ha_engine.stats.lag import Arrivals
 from ha_engine.stats.latency import RecentLatency
 from ha_engine.sync import QueryReport, Report
+from ha_engine.types import LogHeadroom
 
 
 class GateCounts(Protocol):
@@ -124,6 +126,7 @@ class Stages:
     gate: GateCounts
     sinks: Sequence[SinkStatus]
     sources: Sequence[SourceStatus]
+    logs: Mapping[str, LogHeadroom]
     progress: Mapping[str, Progress]
     step: StartStep | None
     executors: Executors | None
@@ -194,6 +197,7 @@ def status_of(core: Core, group: str, report: Report, stages: Stages, now: float
         "snapshot": snapshot_tree(core, stages.snapshots),
         "receive": _receive(stages, core),
         "sources": _sources(stages.sources),
+        "logs": {name: _log(one) for name, one in stages.logs.items()},
         "query_process": _process(core.query_control.process, stages, now),
         "queries": {one.query: _query(one, core, stages, ages) for one in report.queries},
     }
@@ -364,6 +368,14 @@ def _sources(sources: Sequence[SourceStatus]) -> dict[str, dict[str, SourceBody]
     for one in sources:
         found.setdefault(one.stream, {})[one.source] = _source(one)
     return found
+
+
+def _log(headroom: LogHeadroom) -> LogBody:
+    return {
+        "partition": headroom.partition,
+        "headroom_events": headroom.events,
+        "retained_events": headroom.retained,
+    }
 
 
 def _source(source: SourceStatus) -> SourceBody:

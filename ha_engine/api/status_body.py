@@ -140,6 +140,17 @@ class ReceiveStatus(TypedDict):
 
 
 @described
+class LogBody(TypedDict):
+    """The room in the topic of a stream, until retention deletes what this node may still need."""
+
+    partition: int
+    """The partition in which least of what Kafka has may be deleted."""
+    headroom_events: int
+    """Offsets from its first record to the first needed one; negative if needed ones are gone."""
+    retained_events: int
+    """Offsets of all its records."""
+
+
 class SourceBody(TypedDict):
     """One source of a stream. The fields rows, rejected and batches also count what the journal has
     trimmed."""
@@ -301,5 +312,7 @@ class Status(TypedDict):
     receive: ReceiveStatus
     sources: dict[str, dict[str, SourceBody]]
     """Sources by stream and name."""
+    logs: dict[str, LogBody]
+    """Topics by the stream whose log they are, if Kafka has records that this node may need."""
     query_process: QueryProcessStatus
     queries: dict[str, QueryStatus]

@@ -13,7 +13,7 @@
 ``storage`` replays the node's disk at a start, and performs the core's changes to the disk.
 ``snapshot_actions`` performs the snapshots and restores that the core requests.
 ``local_service`` is the gRPC service for the query process.
-``stream_logs`` knows the streams whose events stay in Kafka.
+``stream_logs`` knows the streams whose events stay in Kafka, and watches their topics.
 ``range_server`` is the gRPC service through which executors on other hosts read the journal.
 ``adapters`` lets sync, the query process, the status and operators use the core.
 ``routes`` has all routes of the HTTP interface.

@@ -119,7 +119,7 @@ class Node:
         replay(self.data.base, self.journal, self.outbox, self.core, self.gate)
         self.sinks = sinks_of(config, self.application)
         self.publisher = self._stopped_publisher()
-        self.logs = StreamLogs.of(self.application, self.gate.logs)
+        self.logs = StreamLogs(self.application, self.gate.logs, lambda: self.journal.first)
         self.answers = LocalAnswers(self.core, self.journal, self.gate.logs)
         self.local = self._local_service()
         self.ranges = range_server_of(config, self.answers, counters)
@@ -233,6 +233,7 @@ class Node:
             self._watch(self.disk.watch(self._headroom_changed), "disk"),
             self._watch(self.service.attend(self._condition), "service manager"),
             self._watch(local_server.watch(), "local socket"),
+            self._watch(self.logs.watch(), "retention"),
             self._watch(self._release(earlier), "release"),
         ]
         try:
@@ -355,6 +356,7 @@ class Node:
             self.metrics.gate,
             self.publisher.status(),
             self.receivers.status(),
+            self.logs.headroom,
             self.observer.progress,
             self.observer.step,
             self.observer.executors,

@@ -30,7 +30,7 @@ from ha_engine.receiver.metrics import ReceiverMetrics
 from ha_engine.stats.counters import NodeCounters, Restored, SnapshotCounters, Transfer
 from ha_engine.stats.lag import Arrivals
 from ha_engine.sync import Report, Traffic
-from ha_engine.types import Holder, LeaseRow, Position, Revision, Role
+from ha_engine.types import Holder, LeaseRow, LogHeadroom, Position, Revision, Role
 from ha_engine.web.closed import Closed
 from tests.core.surroundings import IDENTITY
 from tests.core.world import World
@@ -108,6 +108,7 @@ def families() -> dict[str, Any]:
             metrics.gate,
             (sink,),
             (source,),
+            {"orders": LogHeadroom(0, 20, 100)},
             {"delays": Progress(1, 10, 100, late_rows=2, dropped_rows=5)},
             None,
             executors(world),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import Iterator
@@ -24,8 +25,11 @@ from ha_engine.connectors.kafka.log import (
 from ha_engine.connectors.kafka.offsets import Positions
 from ha_engine.errors import SourceRefused
 from ha_engine.node.connections import check_connections
+from ha_engine.node.stream_logs import StreamLogs
 from ha_engine.plugins import SourceBatch, SourcePlace
 from ha_engine.query.application import StreamApplication, load_application
+from ha_engine.receive.log_history import LogHistory
+from ha_engine.types import LOG, Events, LogHeadroom, Pulled
 from tests.connectors.kafka_broker import (
     KafkaCluster,
     admin,
@@ -35,7 +39,7 @@ from tests.connectors.kafka_broker import (
 )
 from tests.connectors.kafka_jars import needs_kafka
 from tests.connectors.test_kafka_source import Writer, numbers, trusting
-from tests.waiting import wait_until
+from tests.waiting import async_wait_until, wait_until
 
 pytestmark = [needs_kafka(), pytest.mark.slow]
 MANY = 1_000
@@ -220,6 +224,30 @@ def test_java_gets_the_same_credentials(cluster: KafkaCluster) -> None:
     assert found["kafka.sasl.jaas.config"].endswith(
         'ScramLoginModule required username="a\\"b" password="c\\\\d";'
     )
+
+
+def test_node_watches_what_retention_may_delete(brokers: list[str], tmp_path: Path) -> None:
+    topic = new_topic(brokers)
+    Writer(brokers, topic).put(numbers(0, 10))
+    log = opened(brokers, topic)
+    history = LogHistory()
+    for sequence, batch in enumerate([grown(log), grown(log, 8), grown(log)], 1):
+        pulled = Pulled(LOG, batch.offset, batch.kept)
+        history.apply(sequence, Events("s", batch.kept, 0, pulled=(pulled,)))
+    delete_before(brokers, TopicPartition(topic, 0, 3))
+    trimmed = 1
+    logs = StreamLogs(application(tmp_path, brokers, topic), history, lambda: trimmed)
+
+    async def watched() -> LogHeadroom:
+        watch = asyncio.create_task(logs.watch())
+        await async_wait_until(lambda: logs.headroom, within=60)
+        watch.cancel()
+        return logs.headroom["s"]
+
+    assert asyncio.run(watched()) == LogHeadroom(0, -3, 7)
+    logs.headroom.clear()
+    trimmed = 3
+    assert asyncio.run(watched()) == LogHeadroom(0, 5, 7)
 
 
 @pytest.mark.parametrize("exists", [True, False])

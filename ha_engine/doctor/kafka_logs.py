@@ -14,7 +14,7 @@ from ha_engine.connectors.kafka.cluster import Cluster
 from ha_engine.connectors.kafka.errors import SOURCE
 from ha_engine.doctor.finding import Finding, failed, ok, warning
 from ha_engine.query.application import StreamSpec
-from ha_engine.query.kafka_stream import log_options
+from ha_engine.query.plugin_sections import log_options
 
 REPLICAS, REPLICAS_MIN = 3, 2
 """With three replicas, of which two must have an event, a broker may fail without a loss."""

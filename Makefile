@@ -21,7 +21,7 @@ SHARE ?= 0.33
 WORKERS ?= 3
 TIER := -m 'not nightly' -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=50
 
-.PHONY: help setup kafka demo demo-slow test test-all test-slow sim dst coverage diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
+.PHONY: help setup kafka demo demo-cluster demo-slow test test-all test-slow sim dst coverage diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -30,6 +30,9 @@ setup: $(PROJECT) $(JAR) ## Build .venv with everything that the other commands 
 
 demo: java $(PROJECT) ## Send a year of real flights through two nodes, kill one, and compare with a reference.
 	$(BIN)/ha-engine demo $(ARGS)
+
+demo-cluster: java $(PROJECT) $(JAR) ## The flights through receivers, Kafka and a Spark cluster, of which parts are killed.
+	$(BIN)/python -m tests.cluster.demo $(ARGS)
 
 demo-slow: java $(PROJECT) ## The same with a third of one core; SHARE=0.5 gives more.
 	$(BIN)/python -m tests.slow_host --share $(SHARE) -- $(BIN)/ha-engine demo $(ARGS)

@@ -100,6 +100,11 @@ class StreamSpec:
     log: SourceSpec | None = None
 
     @property
+    def drops_duplicates(self) -> bool:
+        """Whether queries drop the events that are in the log twice."""
+        return self.log is not None and bool(self.log.options.get("deduplicate"))
+
+    @property
     def pulled(self) -> tuple[SourceSpec, ...]:
         """The sources, and the log, which the active reads like a source."""
         return self.sources if self.log is None else (*self.sources, self.log)
@@ -118,6 +123,7 @@ class StreamSpec:
     @property
     def digest(self) -> str:
         log = [] if self.log is None else [self.log.type, str(self.log.options["topic"])]
+        log += ["deduplicate"] if self.drops_duplicates else []
         return _digest(self.spark_schema, _mark_text(self.watermark), *log)
 
 

@@ -135,7 +135,13 @@ def _stream(name: str, raw: _Stream, path: Path) -> StreamSpec:
         raise ApplicationError(
             f"streams.{name}: a stream with a log of its own has no sources; remove one of the two"
         )
-    return StreamSpec(name, columns, watermark, tuple(raw.system_columns), sources, log)
+    stream = StreamSpec(name, columns, watermark, tuple(raw.system_columns), sources, log)
+    if stream.drops_duplicates and watermark is None:
+        raise ApplicationError(
+            f"streams.{name}.log.deduplicate: the stream has no watermark, so Spark would remember "
+            "every event for ever; give the stream a watermark"
+        )
+    return stream
 
 
 def _column(stream: str, name: str, text: str) -> Column:

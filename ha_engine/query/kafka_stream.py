@@ -23,6 +23,8 @@ FORMAT = "haengine.kafka.MarkedKafka"
 OBSERVED = "invalid records of "
 """Begins the name under which Spark reports the invalid records of a stream."""
 _UNDECODABLE = "_ha_engine_undecodable"
+IDENTITY = "_ha_engine_identity"
+_HEADERS = ("ha-producer", "ha-sequence", "ha-row")
 _SYSTEM = {
     "_received_at": "timestamp AS _received_at",
     "_event_id": "concat(partition, '-', offset) AS _event_id",
@@ -32,7 +34,8 @@ _SYSTEM = {
 def kafka_frame(
     spark: SparkSession, stream: StreamSpec, base: Path, marks: dict[str, str]
 ) -> DataFrame:
-    """The streaming frame of ``stream``, with its columns and system columns.
+    """The streaming frame of ``stream``, with its columns, its system columns, and IDENTITY if its
+    queries drop duplicates.
 
     ``marks`` are the options of ``haengine.kafka.Marks``, without their prefix. ``base`` is the
     directory of the application file. Raises ApplicationError, ConfigError.
@@ -44,6 +47,7 @@ def kafka_frame(
     except OSError as error:
         raise ApplicationError(f"stream {stream.name}: log: {error}") from error
     found |= {f"mark.{name}": value for name, value in marks.items()}
+    found |= {"includeHeaders": "true"} if stream.drops_duplicates else {}
     records = spark.readStream.format(FORMAT).options(**found).load()
     schema = ", ".join([*(column.ddl for column in stream.columns), f"{_UNDECODABLE} STRING"])
     modes = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_UNDECODABLE}')"
@@ -56,7 +60,22 @@ def kafka_frame(
     # condition below it. So each problem is noticed, and no value is decoded twice.
     events = events.observe(f"{OBSERVED}{stream.name}", *_observed()).where("problem IS NULL")
     columns = [f"event.`{column.name}`" for column in stream.columns]
-    return events.selectExpr(*columns, *(_SYSTEM[name] for name in stream.system_columns))
+    columns += [_SYSTEM[name] for name in stream.system_columns]
+    columns += [f"{_identity()} AS {IDENTITY}"] if stream.drops_duplicates else []
+    return events.selectExpr(*columns)
+
+
+def without_duplicates(frame: DataFrame) -> DataFrame:
+    """Drop the events of a stream that are there twice within its watermark."""
+    return frame.dropDuplicatesWithinWatermark([IDENTITY]).drop(IDENTITY)
+
+
+def _identity() -> str:
+    """The expression of what identifies an event: producer, sequence and row as a receiver writes
+    them, or else the place of the record."""
+    found = (f"get(filter(headers, h -> h.key = '{name}'), 0).value" for name in _HEADERS)
+    texts = ", '/', ".join(f"CAST({value} AS STRING)" for value in found)
+    return f"coalesce(concat({texts}), concat(partition, '-', offset))"
 
 
 def _observed() -> list[Column]:

@@ -31,7 +31,7 @@ from ha_engine.query.determinism import (
     refuse_unsupported,
 )
 from ha_engine.query.failure import one_line
-from ha_engine.query.kafka_stream import kafka_frame
+from ha_engine.query.kafka_stream import IDENTITY, kafka_frame, without_duplicates
 from ha_engine.query.source import FORMAT
 from ha_engine.query.source_reader import SourceOptions
 
@@ -93,11 +93,11 @@ def _stream_frame(
     else:
         reader = spark.readStream.format(FORMAT).schema(stream.spark_schema)
         frame = reader.options(**options(stream).to_text()).load()
-    match stream.watermark:
-        case None:
-            return frame
-        case watermark:
-            return frame.withWatermark(watermark.column, watermark.delay)
+        if stream.drops_duplicates:
+            frame = frame.selectExpr("*", f"'' AS {IDENTITY}")
+    if stream.watermark is not None:
+        frame = frame.withWatermark(stream.watermark.column, stream.watermark.delay)
+    return without_duplicates(frame) if stream.drops_duplicates else frame
 
 
 def _frame(spark: SparkSession, spec: QuerySpec, streams: dict[str, DataFrame]) -> DataFrame:

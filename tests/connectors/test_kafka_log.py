@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import NewPartitions, NewTopic
 from pydantic import ValidationError
 
 from ha_engine.connectors.kafka.log import (
@@ -23,7 +23,7 @@ from ha_engine.connectors.kafka.log import (
     spark_options,
 )
 from ha_engine.connectors.kafka.offsets import Positions
-from ha_engine.errors import SourceRefused
+from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.node.connections import check_connections
 from ha_engine.node.stream_logs import StreamLogs
 from ha_engine.plugins import SourceBatch, SourcePlace
@@ -35,14 +35,16 @@ from tests.connectors.kafka_broker import (
     admin,
     create,
     kafka,
+    mortal_kafka,
     new_topic,
 )
 from tests.connectors.kafka_jars import needs_kafka
-from tests.connectors.test_kafka_source import Writer, numbers, trusting
+from tests.connectors.test_kafka_source import Writer, leader, numbers, trusting
 from tests.waiting import async_wait_until, wait_until
 
 pytestmark = [needs_kafka(), pytest.mark.slow]
 MANY = 1_000
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +201,59 @@ def test_log_with_another_history_is_refused(brokers: list[str]) -> None:
         opened(brokers, topic, other.text).read(MANY, 0.2)
     with pytest.raises(SourceRefused, match=changed):
         TopicIdentity(options(brokers, topic)).require(other.text)
+
+
+@pytest.mark.nightly("another test opens a log with an epoch that the topic does not have")
+def test_clean_election_continues_and_unclean_election_is_refused() -> None:
+    """A replica without the last records becomes leader, and gets more records than it lacks."""
+    with mortal_kafka(nodes=3) as cluster:
+        brokers, client = cluster.brokers, admin(cluster.brokers)
+        topic = f"topic-{uuid.uuid4().hex}"
+        settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+        new = NewTopic(topic, 1, replica_assignment=[[1, 2]], config=settings)
+        client.create_topics([new], request_timeout=60)[topic].result()
+        wait_until(lambda: leader(client, topic) == 1, within=60)
+        Writer(brokers, topic).put(numbers(0, 5))
+        log = opened(brokers, topic, timeout="5s")
+        identity = TopicIdentity(options(brokers, topic, timeout="5s"))
+        grown(log)
+        before = grown(log)
+
+        cluster.kill(1)
+        wait_until(lambda: leader(client, topic) == 2, within=60)
+        answered(lambda: identity.require(before.offset))
+        Writer(brokers, topic).put(numbers(5, 5))
+        log = answered(lambda: opened(brokers, topic, before.offset, timeout="5s"))
+        after = answered(lambda: grown(log))
+        assert ends(after.offset) == [10]
+        assert Positions.parse(after.offset).epochs > Positions.parse(before.offset).epochs
+
+        cluster.kill(2)
+        cluster.start(1)
+        wait_until(lambda: leader(client, topic) == 1, within=60)
+        Writer(brokers, topic).put(numbers(100, 20))
+        changed = "partition 0, offset 10: the log has changed before this offset"
+        again = opened(brokers, topic, after.offset, timeout="5s")
+        with pytest.raises(SourceRefused, match=changed):
+            answered(lambda: again.read(MANY, 0.2))
+        with pytest.raises(SourceRefused, match=changed):
+            answered(lambda: identity.require(after.offset))
+        answered(lambda: identity.require(before.offset))  # a query there has lost nothing
+
+
+def answered(ask: Callable[[], T]) -> T:
+    """Ask until the brokers answer."""
+    found = list[T]()
+
+    def answers() -> bool:
+        try:
+            found.append(ask())
+        except SourceUnavailable:
+            return False
+        return True
+
+    wait_until(answers, within=120)
+    return found[0]
 
 
 @pytest.mark.parametrize(

@@ -339,14 +339,14 @@ MUTANTS = (
         "R26",
         "forced_failover",
         "ForcedFailover._force_again",
-        "row.epoch != tried",
-        "row.epoch == tried",
+        "row.epoch < tried",
+        "row.epoch >= tried",
     ),
     Mutant(
         "R26",
         "forced_failover",
         "ForcedFailover._force_again",
-        "self._journal.is_forced(tried)",
+        "self._journal.last.epoch >= tried",
         "",
     ),
     Mutant(

@@ -56,10 +56,11 @@ class Bench:
         self._queries = load_application(file).queries
         self._started = dict[str, pb.QueryCommand]()
 
-    def put(self, stream: str, *values: bytes, partition: int = 0) -> None:
+    def put(self, stream: str, *values: bytes, partition: int = 0, **headers: str) -> None:
         producer = Producer({"bootstrap.servers": ",".join(self.cluster.brokers)})
+        named = [(f"ha-{name}", text.encode()) for name, text in headers.items()]
         for value in values:
-            producer.produce(self.topics[stream], value, partition=partition)
+            producer.produce(self.topics[stream], value, partition=partition, headers=named)
         assert producer.flush(60) == 0
 
     def run(self, stream: str) -> None:
@@ -134,6 +135,11 @@ def bench() -> Iterator[Bench]:
     # An invalid record fails the query also if its condition would leave the record out.
     failing = typed | {"where": "id IS NOT NULL"}
     streams = {"outage": numbered, "retention": numbered, "failing": failing, "skipping": skipping}
+    streams["twice"] = {
+        "schema": {"id": "int not null", "at": "timestamp"},
+        "watermark": {"column": "at", "delay": "1 hour"},
+        "log": {"deduplicate": True},
+    }
     with running(lambda cluster: streams | secured(cluster)) as found:
         yield found
 
@@ -252,3 +258,21 @@ def test_wrong_credentials_are_not_blamed_on_the_batch(bench: Bench) -> None:
     assert failed.by_host
     assert failed.reason.startswith("SaslAuthenticationException: Authentication failed")
     assert "wrong-word" not in failed.detail
+
+
+def test_event_that_a_receiver_stored_twice_is_one_row(bench: Bench) -> None:
+    """A record without the headers of a receiver is an event of its own."""
+
+    def event(number: int) -> bytes:
+        return json.dumps({"id": number, "at": "2024-05-01T12:00:00Z"}).encode()
+
+    bench.put("twice", event(1), producer="p", sequence="7", row="0")
+    bench.put("twice", event(2), producer="p", sequence="7", row="1")
+    bench.put("twice", event(3), event(3))
+    bench.run("twice")
+    bench.mark("twice", 4, 0)
+    assert [row[0] for row in bench.rows("twice", 1)] == [1, 2, 3, 3]
+    bench.put("twice", event(1), partition=1, producer="p", sequence="7", row="0")
+    bench.put("twice", event(4), partition=1, producer="p", sequence="8", row="0")
+    bench.mark("twice", 4, 2)
+    assert [row[0] for row in bench.rows("twice", 2)] == [4]

@@ -41,13 +41,15 @@ class KafkaLogOptions(ClusterOptions):
 
     ``partition_by`` are the columns whose values are the key of a record that a receiver writes.
     Records with equal keys are in one partition, in order. ``invalid`` says whether a record that
-    is no event of the stream fails the query or is skipped.
+    is no event of the stream fails the query or is skipped. With ``deduplicate``, queries drop the
+    events that a receiver has stored twice.
 
     Spark's reader is another client than librdkafka, so ``client`` has no settings for both.
     """
 
     partition_by: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     invalid: Literal["fail", "skip"] = "fail"
+    deduplicate: bool = False
 
     @model_validator(mode="after")
     def _is_for_both_clients(self) -> KafkaLogOptions:

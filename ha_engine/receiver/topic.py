@@ -140,19 +140,21 @@ class Topic:
                 # The store limits what waits, so that a request is never written in part.
                 "queue.buffering.max.messages": 0,
                 "queue.buffering.max.kbytes": (1 << 31) - 1,
-                "error_cb": self._note,
+                "error_cb": self._last.note,
             }
         )
         threading.Thread(target=self._poll, name=f"poll {self.where}", daemon=True).start()
 
     def _poll(self) -> None:
         while not self._is_closed.is_set():
-            self._producer.poll(POLL_SECONDS)
-
-    def _note(self, error: Any) -> None:
-        if error.fatal():
-            self._on_fatal(f"the producer of {self.where} can write no more: {error.str()}")
-        self._last.note(error)
+            try:
+                self._producer.poll(POLL_SECONDS)
+            except self._kafka.KafkaException as error:
+                # confluent_kafka raises a fatal error here, and does not call error_cb. The next
+                # calls report the records that the producer then gives up.
+                self._on_fatal(
+                    f"the producer of {self.where} can write no more: {error.args[0].str()}"
+                )
 
     def _become(self, problem: str | None) -> None:
         if problem != self._problem:

@@ -126,23 +126,25 @@ class Topic:
         return int(found.get("max.message.bytes") or BYTES_MAX)
 
     def _open(self) -> None:
+        """Open the producer. Raises SourceRefused for files of TLS that became unusable."""
         milliseconds = round(request_seconds(self._options) * 1_000)
         low, high = _BYTES_RANGE
-        self._producer = self._kafka.Producer(
-            settings(self._options)
-            | {
-                "enable.idempotence": True,
-                "acks": "all",
-                "partitioner": "murmur2_random",
-                "message.timeout.ms": milliseconds,
-                # A batch of records must not be larger than a record may be.
-                "message.max.bytes": max(low, min(self.bytes_max, high)),
-                # The store limits what waits, so that a request is never written in part.
-                "queue.buffering.max.messages": 0,
-                "queue.buffering.max.kbytes": (1 << 31) - 1,
-                "error_cb": self._last.note,
-            }
-        )
+        own = {
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2_random",
+            "message.timeout.ms": milliseconds,
+            # A batch of records must not be larger than a record may be.
+            "message.max.bytes": max(low, min(self.bytes_max, high)),
+            # The store limits what waits, so that a request is never written in part.
+            "queue.buffering.max.messages": 0,
+            "queue.buffering.max.kbytes": (1 << 31) - 1,
+            "error_cb": self._last.note,
+        }
+        try:
+            self._producer = self._kafka.Producer(settings(self._options) | own)
+        except self._kafka.KafkaException as error:
+            raise SOURCE.of_options(error, self._options) from error
         threading.Thread(target=self._poll, name=f"poll {self.where}", daemon=True).start()
 
     def _poll(self) -> None:

@@ -7,9 +7,13 @@ import queue
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ha_engine.connectors.kafka.log import KafkaLogOptions
+from ha_engine.errors import SourceRefused
 from ha_engine.receiver.records import Records
 from ha_engine.receiver.topic import Topic
+from tests.sync.authority import Authority
 
 HANG_SECONDS = 60.0
 OUT_OF_ORDER = 45
@@ -43,3 +47,11 @@ def test_a_fatal_error_is_reported_and_fails_what_waits() -> None:
     decided = [errors.get(timeout=HANG_SECONDS) for _ in range(2)]
     assert {error.name() for error in decided} == {"_PURGE_QUEUE", "_FATAL"}
     topic.close()
+
+
+def test_settings_that_become_wrong_later_are_refused_and_not_lost(tmp_path: Path) -> None:
+    ca = Path(Authority(tmp_path).files("a", san="IP:127.0.0.1")["ca"])
+    topic = Topic(options(tls={"ca_file": str(ca)}), print)
+    ca.write_text("not a certificate")
+    with pytest.raises(SourceRefused, match="the options of topic orders at "):
+        topic._open()

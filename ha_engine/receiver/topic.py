@@ -102,6 +102,8 @@ class Topic:
                 self._look()
             except EngineError as error:
                 self._become(str(error))
+                # The client may ask a broker that is gone, and no other one, for ever.
+                self._cluster = Cluster(self._options, SOURCE)
             else:
                 self._last.clear()
                 self._become(None)

@@ -18,7 +18,17 @@ from ha_engine.core import inputs as on
 from ha_engine.errors import DiskFailed, NotActive
 from ha_engine.node.alarm import SLEEP_SECONDS_MIN
 from ha_engine.node.driver import Driver
-from ha_engine.types import DatabaseIdentity, Events, Holder, LeaseRow, Position, Record, Role
+from ha_engine.types import (
+    DatabaseIdentity,
+    Events,
+    History,
+    Holder,
+    LeaseRow,
+    Mark,
+    Position,
+    Record,
+    Role,
+)
 from tests.core.world import LIMITS
 from tests.waiting import async_wait_until
 
@@ -257,7 +267,11 @@ class Recorder:
 
     def __init__(self) -> None:
         self.appender = self.peers = self.receivers = self.storage = self
+        self.snapshots = self.publishing = self.process_link = self
         self.replayed: list[Record] = []
+        # The runs whose state is on its way, and those that reached the query process.
+        self.on_their_way: list[asyncio.Future[None]] = []
+        self.runs: list[do.RunQuery] = []
 
     def append(self, records: Sequence[Record]) -> None: ...
     def appended(self, records: Sequence[Record]) -> None: ...
@@ -267,6 +281,15 @@ class Recorder:
 
     def trim_outbox(self, query: str, through: int) -> None:
         raise DiskFailed("the disk is gone")
+
+    async def bring_state(self, run: do.RunQuery, history: History) -> None:
+        self.on_their_way.append(asyncio.get_running_loop().create_future())
+        await self.on_their_way[-1]
+
+    def admitted(self, query: str, number: int) -> None: ...
+
+    def run_query(self, run: do.RunQuery) -> None:
+        self.runs.append(run)
 
 
 @pytest.fixture
@@ -344,3 +367,35 @@ async def test_gate_replays_only_the_records_of_another_node(acting: Acting) -> 
     core.holds_epoch = False
     act(acting, do.AppendRecords((theirs,)))
     assert ports.replayed == [theirs]
+
+
+async def test_only_the_newest_run_of_a_query_writes_to_its_checkpoint(acting: Acting) -> None:
+    """The query process ended while the state for the first run was on its way."""
+    _, _, ports = acting
+    begin = Mark("q", 0, 0)
+    first, newest = (
+        do.RunQuery("q", "j:1", begin, False, "d", takeover=do.Takeover(1, published, ()))
+        for published in (4, 6)
+    )
+    act(acting, first)
+    act(acting, newest)
+    await async_wait_until(lambda: len(ports.on_their_way) == 2)
+    for one in ports.on_their_way:
+        one.set_result(None)
+    await async_wait_until(lambda: newest in ports.runs)
+    assert ports.runs == [newest]
+
+
+async def test_node_that_is_no_longer_the_active_starts_no_warm_query(acting: Acting) -> None:
+    core, _, ports = acting
+    run_in = [
+        do.RunQuery(name, "j:1", Mark(name, 0, 0), False, "d", takeover=do.Takeover(epoch, 0, ()))
+        for name, epoch in (("former", 1), ("present", 2))
+    ]
+    act(acting, *run_in)
+    await async_wait_until(lambda: len(ports.on_their_way) == 2)
+    core.epoch = 2
+    for one in ports.on_their_way:
+        one.set_result(None)
+    await async_wait_until(lambda: bool(ports.runs))
+    assert [one.query for one in ports.runs] == ["present"]

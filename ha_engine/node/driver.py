@@ -75,6 +75,7 @@ class Driver:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="storage")
         self._disk_watch = StuckWatch(on_stuck, stuck_after)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._runs: dict[str, do.RunQuery] = {}
         self._reachability = Reachability(clock)
         self._kept: asyncio.Future[None] | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -237,10 +238,12 @@ class Driver:
                 ports.supervisor.start_process(incarnation)
             case do.StopQueryProcess(incarnation, reason):
                 ports.supervisor.stop_process(incarnation, reason)
-            case do.RunQuery() if action.must_resume or action.takeover:
-                self._spawn(self._resume_query(ports, action), "resume a query")
             case do.RunQuery():
-                ports.process_link.run_query(action)
+                self._runs[action.query] = action
+                if action.must_resume or action.takeover:
+                    self._spawn(self._resume_query(ports, action), "resume a query")
+                else:
+                    ports.process_link.run_query(action)
             case do.HaltQuery(query):
                 ports.process_link.halt_query(query)
             case do.Restore():
@@ -285,12 +288,19 @@ class Driver:
         journal = self.core.journal
         durable = replace(journal.history, ends=journal.position_at(journal.durable))
         has_state = await self._snapshot_actions(ports).bring_state(run, durable)
-        if has_state and self._may_run(run.takeover):
+        if has_state and self._may_run(run):
             ports.process_link.run_query(run)
 
-    def _may_run(self, takeover: do.Takeover | None) -> bool:
-        """Whether this node is still the active of the epoch in which it wanted to run a query."""
-        return takeover is None or (self.core.holds_epoch and self.core.epoch == takeover.epoch)
+    def _may_run(self, run: do.RunQuery) -> bool:
+        """Whether the core still wants this run of the query.
+
+        A state may take minutes to arrive. If the core has asked to run the query again meanwhile,
+        the state for that run replaces the checkpoint, so no earlier run may write to it. If only
+        the active runs the query, this node must also be the active of the same epoch still.
+        """
+        takeover, core = run.takeover, self.core
+        holds = takeover is None or (core.holds_epoch and core.epoch == takeover.epoch)
+        return holds and self._runs[run.query] is run
 
     def _snapshot_actions(self, ports: Ports) -> SnapshotActions:
         return SnapshotActions(ports.snapshots, self.handle, ports.publishing.admitted)

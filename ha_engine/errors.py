@@ -101,6 +101,13 @@ class DiskFailed(EngineError):
     exit_code = 74
 
 
+class CheckpointsFailed(DiskFailed):
+    """The storage of the checkpoints failed while the node brought the state of a query.
+
+    The node's own data is unchanged, so the node may try again.
+    """
+
+
 class JournalReplaced(EngineError):
     """The node truncated its journal or replaced it with a snapshot, so the node process restarts
     (RULES.md#i8)."""

@@ -13,6 +13,7 @@ from ha_engine.core import Core
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import (
+    CheckpointsFailed,
     DatabaseNotReady,
     DatabaseUnreachable,
     EngineError,
@@ -78,13 +79,18 @@ class SnapshotActions:
         """Restore a query's state that the journal cannot rebuild, or that the active before this
         node has made, before Spark starts the query.
 
-        Returns False if the database is unreachable, because the core retries the query later.
+        Returns False if the database or the storage of the checkpoints fails, because the core
+        retries the query later.
         """
         try:
             restored = await self.snapshots.bring_state(run, history)
         except (DatabaseUnreachable, DatabaseNotReady) as error:
             reason = f"its state is not on this node, and no snapshot can be read: {error}"
             self.handle(on.QueryFailed(run.query, 0, reason, run.lineage, by_host=True))
+            return False
+        except CheckpointsFailed as error:
+            log.error("state of a query not brought", query=run.query, reason=str(error))
+            self.handle(on.QueryFailed(run.query, 0, str(error), run.lineage, by_host=True))
             return False
         except SnapshotDamaged as error:
             log.error("no snapshot has the query's state", query=run.query, reason=str(error))

@@ -23,12 +23,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from ha_engine.errors import CheckpointIncomplete, StateLost
 from ha_engine.query.checkpoint_files import LOGS, copy_as_of, finished_batches, last_finished
-from ha_engine.query.offsets import mark_of_batch
+from ha_engine.query.offsets import SourcesDisagree, mark_of_batch
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory, replace_file
 from ha_engine.system.fsync import boot_id
+
+log = structlog.get_logger(__name__)
 
 STAMP_FILE = "ha_engine.stamp"
 CLEAN_FILE = "ha_engine.clean"
@@ -174,7 +178,7 @@ def stamp_restored(checkpoint: Path, lineage: str, files: Files = OS_FILES) -> N
         _stamp(checkpoint, _Stamp(lineage, boot_id()), files)
 
 
-def offer(checkpoint: Path, epoch: int) -> None:
+def offer(checkpoint: Path, epoch: int, files: Files = OS_FILES) -> None:
     """Let other nodes continue the checkpoint, which Spark is about to write for the active of
     ``epoch``.
 
@@ -182,7 +186,7 @@ def offer(checkpoint: Path, epoch: int) -> None:
     DiskFailed.
     """
     with disk(checkpoint.parent):
-        replace_file(checkpoint / EPOCH_FILE, [str(epoch).encode()])
+        replace_file(checkpoint / EPOCH_FILE, [str(epoch).encode()], files)
 
 
 def last_mark(root: Path, query: str) -> int | None:
@@ -212,10 +216,19 @@ def newest_shared(
 
     ``roots`` have the checkpoints of all nodes. ``shared`` has, for each epoch, the newest batch
     that this node can continue after. Another node has another journal, so only the record in
-    ``lineage`` must be the same. Raises OSError, SourcesDisagree.
+    ``lineage`` must be the same. A checkpoint that cannot be read is left out.
     """
-    found = (_shared(root / query, lineage, shared) for root in roots)
+    found = (_readable(root / query, lineage, shared) for root in roots)
     return max(filter(None, found), key=lambda one: one.number, default=None)
+
+
+def _readable(checkpoint: Path, lineage: str, shared: Mapping[int, int]) -> SharedState | None:
+    try:
+        return _shared(checkpoint, lineage, shared)
+    except (OSError, ValueError, SourcesDisagree) as error:
+        # A crash of the storage may leave torn files, and Spark deletes old ones meanwhile.
+        log.warning("checkpoint cannot be read", path=str(checkpoint), reason=str(error))
+        return None
 
 
 def _shared(checkpoint: Path, lineage: str, shared: Mapping[int, int]) -> SharedState | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +21,7 @@ import structlog
 from ha_engine.core import actions as do
 from ha_engine.errors import (
     CheckpointIncomplete,
+    CheckpointsFailed,
     ChunkDamaged,
     DiskFailed,
     RevisionForgotten,
@@ -32,6 +34,7 @@ from ha_engine.outbox import Outbox, OutboxBatch
 from ha_engine.outbox.query_outbox import batch_paths
 from ha_engine.query.checkpoint_files import copy_as_of
 from ha_engine.query.checkpoints import (
+    SharedState,
     close_paths,
     is_whole,
     last_mark,
@@ -46,7 +49,6 @@ from ha_engine.snapshot.manifest import CapturedQuery, Manifest, StoredFile
 from ha_engine.snapshot.pinning import pinned
 from ha_engine.snapshot.verification import RevisionReader, distrust_damaged, manifest_of
 from ha_engine.stats.counters import Restored, SnapshotCounters, Transfer
-from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory, read_file
 from ha_engine.types import History, Revision
 
@@ -111,6 +113,7 @@ class Restoring:
     reason why this node cannot continue a revision's state under any application, or None.
     ``shared`` returns the directories with the checkpoints of all nodes, if these share a file
     system, and raises OSError.
+    ``continued`` has the states of earlier actives that this node has continued.
     ``clock`` measures the duration of a restore, in seconds.
     """
 
@@ -123,6 +126,7 @@ class Restoring:
     counts: SnapshotCounters = field(default_factory=SnapshotCounters)
     files: Files = OS_FILES
     shared: Callable[[], Sequence[Path]] = lambda: ()
+    continued: set[SharedState] = field(default_factory=set)
     clock: Callable[[], float] = time.monotonic
 
     def restore(
@@ -153,6 +157,23 @@ class Restoring:
 
         return self._newest(history, bring, skipped)
 
+    def has_state(self, run: do.RunQuery, takeover: do.Takeover) -> bool:
+        """Whether the node's own checkpoint has the newest state of a query that only the active
+        runs, or the journal rebuilds that state from the first batch. Raises CheckpointsFailed."""
+        whole, mine = self._own_state(run)
+        return (whole or not run.must_resume) and mine + 1 >= takeover.published
+
+    def _own_state(self, run: do.RunQuery) -> tuple[bool, int]:
+        """Whether the node's own checkpoint is complete, and the batch after which its state is."""
+        root, query = self.places.checkpoints, run.query
+        with storage_of(root):
+            try:
+                whole = is_whole(root, query, run.lineage)
+                return whole, (whole and last_mark(root, query)) or run.initial.number
+            except (ValueError, SourcesDisagree) as error:
+                log.error("checkpoint cannot be read", query=query, reason=str(error))
+                return False, run.initial.number
+
     def continue_state(
         self, run: do.RunQuery, takeover: do.Takeover, history: History, outbox: Outbox
     ) -> RestoredState | None:
@@ -162,11 +183,10 @@ class Restoring:
         a snapshot. Return None if the own checkpoint has it, or if the journal
         can rebuild it and there is no other. Raises what ``restore_state`` raises.
         """
-        query, lineage, root = run.query, run.lineage, self.places.checkpoints
-        whole = is_whole(root, query, lineage)
-        mine = (whole and last_mark(root, query)) or run.initial.number
-        if (whole or not run.must_resume) and mine + 1 >= takeover.published:
+        if self.has_state(run, takeover):
             return None
+        query, lineage = run.query, run.lineage
+        whole, mine = self._own_state(run)
         if (cloned := self._clone(run, dict(takeover.shared), mine, outbox)) is not None:
             return cloned
         try:
@@ -182,26 +202,27 @@ class Restoring:
     ) -> RestoredState | None:
         """Continue the checkpoint of an earlier active, if it is newer than batch ``newer_than``.
 
-        The files are linked, so that what its driver still writes changes nothing here.
+        The files are linked, so that what its driver still writes changes nothing here. A state is
+        continued once: if this node then lacks it again, Spark could not read a file of it.
         """
         query = run.query
         try:
             found = newest_shared(self.shared(), query, run.lineage, shared)
-            if found is None or found.number <= newer_than:
+            if found is None or found.number <= newer_than or found in self.continued:
                 return None
             _clear(self.places, self.files)
             fresh = self.places.staged_checkpoints / CHECKPOINTS / query
             copy_as_of(found.checkpoint, found.batch, fresh, files=self.files)
-        except (OSError, CheckpointIncomplete, SourcesDisagree) as error:
+        except (OSError, CheckpointIncomplete) as error:
             log.warning(
                 "no checkpoint of an earlier active is usable", query=query, reason=str(error)
             )
             return None
         left = found.number if outbox.last_admitted(query) < found.number else 0
-        with disk(self.places.home):
-            if left:
-                outbox.restore(query, left, [])
-            self._put_state(fresh, run.lineage)
+        if left:
+            outbox.restore(query, left, [])
+        self._put_state(fresh, run.lineage)
+        self.continued.add(found)
         return RestoredState(None, found.number, left)
 
     def restore_state(
@@ -280,7 +301,10 @@ class Restoring:
             distrust_damaged(self.store, manifest, still_pinned)
             raise
         except OSError as error:
-            raise DiskFailed(f"{self.places.home} cannot be written: {error.strerror}") from error
+            raise CheckpointsFailed(
+                f"{self.places.home} or {self.places.checkpoints} cannot be written: "
+                f"{error.strerror}"
+            ) from error
         finally:
             self.transfer.end()
 
@@ -330,11 +354,12 @@ class Restoring:
         return left, batches
 
     def _put_state(self, fresh: Path, lineage: str) -> None:
-        """Replace the query's checkpoint by the staged one."""
-        stamp_restored(fresh, lineage, self.files)
-        self.files.sync(self.places.staged_checkpoints)
-        _replace_checkpoint(fresh, self.places.checkpoints, self.files)
-        self.files.rmtree(self.places.staged_checkpoints)
+        """Replace the query's checkpoint by the staged one. Raises CheckpointsFailed."""
+        with storage_of(self.places.checkpoints):
+            stamp_restored(fresh, lineage, self.files)
+            self.files.sync(self.places.staged_checkpoints)
+            _replace_checkpoint(fresh, self.places.checkpoints, self.files)
+            self.files.rmtree(self.places.staged_checkpoints)
 
     def _download(self, manifest: Manifest, progress: Progress) -> None:
         """Download the files of ``manifest``.
@@ -374,6 +399,15 @@ class Restoring:
         for one in manifest.queries:
             checkpoint = self.places.staged_checkpoints / CHECKPOINTS / one.query
             stamp_restored(checkpoint, f"{journal_id}:{one.lineage}", self.files)
+
+
+@contextmanager
+def storage_of(checkpoints: Path) -> Iterator[None]:
+    """Turn an error of the disk within the context into CheckpointsFailed."""
+    try:
+        yield
+    except (OSError, DiskFailed) as error:
+        raise CheckpointsFailed(f"the checkpoints below {checkpoints} failed: {error}") from error
 
 
 def _captured(manifest: Manifest, query: str, lineage: str) -> CapturedQuery:

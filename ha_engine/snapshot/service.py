@@ -33,7 +33,13 @@ from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.files import ChunkWriter, Names, upload
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, encode
-from ha_engine.snapshot.restore import JOURNAL, RestoredState, Restoring, RevisionSource
+from ha_engine.snapshot.restore import (
+    JOURNAL,
+    RestoredState,
+    Restoring,
+    RevisionSource,
+    storage_of,
+)
 from ha_engine.stats.counters import Transfer
 from ha_engine.types import Collected, History, Holder, Position, Revision, SnapshotPlace
 
@@ -181,18 +187,23 @@ class SnapshotService:
         earlier actives.
 
         Returns None if the query can begin with what it has. Raises SnapshotDamaged,
-        DatabaseUnreachable, DiskFailed, OutboxDamaged.
+        DatabaseUnreachable, CheckpointsFailed, DiskFailed, OutboxDamaged.
         """
-        root, query, lineage = self._restoring.places.checkpoints, run.query, run.lineage
-        files = self._restoring.files
-        await asyncio.to_thread(carry_on, root, query, run.earlier, lineage, files)
+        restoring, query, lineage = self._restoring, run.query, run.lineage
+        root, files = restoring.places.checkpoints, restoring.files
+        with storage_of(root):
+            await asyncio.to_thread(carry_on, root, query, run.earlier, lineage, files)
         if (takeover := run.takeover) is not None:
+            # Look here first, since the thread may store a snapshot for minutes.
+            if await asyncio.to_thread(restoring.has_state, run, takeover):
+                return None
             outbox = self._capture.outbox
             return await self._in_thread(
-                lambda: self._restoring.continue_state(run, takeover, history, outbox)
+                lambda: restoring.continue_state(run, takeover, history, outbox)
             )
-        if await asyncio.to_thread(is_whole, root, query, lineage):
-            return None
+        with storage_of(root):
+            if await asyncio.to_thread(is_whole, root, query, lineage):
+                return None
 
         def bring() -> RestoredState | None:
             # The core may request the same checkpoint twice. Spark may already use the checkpoint

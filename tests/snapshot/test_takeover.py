@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import pytest
 from sqlalchemy import Engine
 
 from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
 from ha_engine.errors import SnapshotDamaged
-from ha_engine.query.checkpoints import is_whole, last_mark, offer, stamp_restored
+from ha_engine.node.snapshot_actions import SnapshotActions
+from ha_engine.query.checkpoints import disown, is_whole, last_mark, offer, stamp_restored
 from ha_engine.snapshot.restore import RestoredState
 from ha_engine.types import History, Mark, Position
 from tests.snapshot.stored_node import BATCHES, QUERY, Node, node_at, prepare, taken
 
 HISTORY = History(Position(1, 1), (Position(1, 1), Position(2, 100)))
 PUBLISHED = 4
+HANG_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,12 @@ class Pair:
     async def take_over(
         self, shared: dict[int, int], *, must_resume: bool = False
     ) -> RestoredState | None:
-        run = do.RunQuery(
+        return await self.new.archive.bring_state(
+            self.run(shared, must_resume=must_resume), HISTORY
+        )
+
+    def run(self, shared: dict[int, int], *, must_resume: bool) -> do.RunQuery:
+        return do.RunQuery(
             QUERY,
             f"{self.new.journal.journal_id}:2",
             Mark(QUERY, 0, 0),
@@ -42,7 +52,6 @@ class Pair:
             digest="d",
             takeover=do.Takeover(3, PUBLISHED, tuple(shared.items())),
         )
-        return await self.new.archive.bring_state(run, HISTORY)
 
     def has_own_state(self, through: int) -> None:
         """Give the new node a complete checkpoint of its own, which ends with that batch."""
@@ -98,6 +107,56 @@ async def test_what_the_former_driver_still_writes_changes_nothing(pair: Pair) -
     (theirs / "state/0/0/1.delta").write_bytes(b"other")
     (theirs / "commits" / str(BATCHES)).write_text("v1\n{}")
     assert (pair.checkpoint / "state/0/0/1.delta").read_bytes() == state
+    assert last_mark(pair.checkpoint.parent, QUERY) == PUBLISHED
+
+
+async def test_checkpoint_with_a_torn_file_is_left_out(pair: Pair) -> None:
+    offsets = pair.former.places.checkpoints / QUERY / "offsets" / str(PUBLISHED)
+    offsets.write_text(offsets.read_text()[:-3])
+    brought = await pair.take_over({2: PUBLISHED})
+    assert brought is None
+    assert not pair.checkpoint.exists()
+
+
+async def test_state_that_spark_cannot_read_is_not_continued_again(pair: Pair) -> None:
+    await taken(pair.former, 3)
+    await pair.take_over({2: PUBLISHED}, must_resume=True)
+    disown(pair.checkpoint)
+    brought = await pair.take_over({2: PUBLISHED}, must_resume=True)
+    assert brought is not None
+    assert (brought.number, brought.revision is not None) == (3, True)
+
+
+async def test_failed_storage_of_the_checkpoints_leaves_the_node_alive(pair: Pair) -> None:
+    await taken(pair.former, 3)
+    pair.checkpoint.parent.write_text("not a directory")
+    run = pair.run({2: PUBLISHED}, must_resume=True)
+    inputs = list[on.Input]()
+    actions = SnapshotActions(pair.new.archive, inputs.append, lambda query, number: None)
+    assert not await actions.bring_state(run, HISTORY)
+    [failed] = inputs
+    assert isinstance(failed, on.QueryFailed)
+    assert failed.by_host
+    assert "checkpoints" in failed.reason
+
+
+async def test_own_state_needs_no_turn_of_the_thread_that_takes_snapshots(pair: Pair) -> None:
+    pair.has_own_state(PUBLISHED)
+    taking = Event()
+    snapshot = asyncio.create_task(pair.new.archive._in_thread(taking.wait))
+    try:
+        assert await asyncio.wait_for(pair.take_over({2: PUBLISHED}), HANG_SECONDS) is None
+        assert not snapshot.done()
+    finally:
+        taking.set()
+        await snapshot
+
+
+async def test_own_checkpoint_that_cannot_be_read_gives_way_to_another(pair: Pair) -> None:
+    pair.has_own_state(PUBLISHED)
+    (pair.checkpoint / "offsets" / str(PUBLISHED - 1)).write_text("v1\n{}\n{")
+    brought = await pair.take_over({2: PUBLISHED})
+    assert brought is not None
     assert last_mark(pair.checkpoint.parent, QUERY) == PUBLISHED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.dst.history import History
 from tests.dst.journal_history import JournalHistory
 from tests.dst.outbox_history import OutboxHistory
-from tests.dst.pair.history import PairHistory
+from tests.dst.pair.history import PairHistory, SharedHistory, WarmHistory
 from tests.dst.publish_history import PublishHistory
 from tests.dst.snapshot_history import SnapshotHistory
 
@@ -14,5 +14,7 @@ KINDS: dict[str, type[History]] = {
     "outbox": OutboxHistory,
     "publish": PublishHistory,
     "pair": PairHistory,
+    "warm": WarmHistory,
+    "shared": SharedHistory,
     "snapshot": SnapshotHistory,
 }

@@ -28,6 +28,9 @@ OPERATOR_AFTER = 4 * TIMING.ttl
 class PairHistory(History):
     """``unpowered`` are the hosts without power."""
 
+    first_application = Application()
+    shares_checkpoints = False
+
     def __init__(self, seed: int, root: Path) -> None:
         super().__init__(seed, root)
         self.events: list[tuple[float, str, object]] = []
@@ -36,7 +39,7 @@ class PairHistory(History):
         self.sinks = [(plan.name, sink) for plan in PLANS for sink in plan.sinks]
         self.restart_within = 2.0
         # The newest application file, which each host gets sooner or later.
-        self.application = Application()
+        self.application = self.first_application
         self.hosts: dict[str, Host] = {}
         self.judge = Judge(self)
         self.network, self.database = Network(self), Database(self)
@@ -188,8 +191,10 @@ class PairHistory(History):
         if lost - kept and all(revisions.is_damaged(number) for number in revisions.visible):
             told = f"only a snapshot has the state of {', '.join(sorted(lost - kept))}"
             snapshots_faulty = self.counts["revisions lost"] or revisions.visible
+            # Only the active has the state of a warm query, so a takeover needs a snapshot of it.
+            warm = {plan.name for plan in self.application.plans if plan.warm}
             checkpoints_faulty = (
-                self.counts["power losses"] or self.counts["fault: lose_checkpoint"]
+                lost <= warm or self.counts["power losses"] or self.counts["fault: lose_checkpoint"]
             )
             self.require(bool(snapshots_faulty and checkpoints_faulty), told)
             raise Refused(told)
@@ -245,7 +250,7 @@ class PairHistory(History):
         return next(self._unpublished(), None)
 
     def _unpublished(self) -> Iterator[str]:
-        for plan in PLANS:
+        for plan in self.application.plans:
             events = sum(len(self.producers.sent[stream]) for stream in plan.streams)
             for sink in plan.sinks:
                 ledger = self.database.ledgers[plan.name, sink]
@@ -254,7 +259,8 @@ class PairHistory(History):
                     yield f"{sink} has {rows} of {events} events of {plan.name}"
                 for host in self.hosts.values():
                     assert host.process is not None
-                    if host.process.outbox.last_admitted(plan.name) < ledger.batch:
+                    runs = not plan.warm or host.process.core.role is Role.ACTIVE
+                    if runs and host.process.outbox.last_admitted(plan.name) < ledger.batch:
                         yield f"{plan.name} is behind on {host.name}"
 
     def _require_events(self) -> None:
@@ -296,3 +302,15 @@ class PairHistory(History):
         ]
         self.require(contents[0] == contents[1], "C8: the journals differ")
         self.counts["records compared"] += last - first + 1
+
+
+class WarmHistory(PairHistory):
+    """Only the active runs one of the queries."""
+
+    first_application = Application(plans=(replace(PLANS[0], warm=True), PLANS[1]))
+
+
+class SharedHistory(WarmHistory):
+    """Only the active runs one of the queries, and each node can read the other's checkpoints."""
+
+    shares_checkpoints = True

@@ -56,7 +56,7 @@ class Host:
         self.disk = SimulatedDisk(history.root / name, self.random)
         self.disk.counts = history.counts
         self.home = self.disk.root / "data"
-        self.application = Application()
+        self.application = history.application
         self.runs_spark = True
         # The longest time of a batch.
         self.batch_seconds = BATCH_SECONDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ha_engine.core import actions as do
@@ -50,6 +51,7 @@ class NodeSnapshots(SnapshotService):
                 application.digest,
                 lambda manifest: None,
                 files=files,
+                shared=lambda: _shared(process),
                 clock=process.loop.time,
             ),
             REVISIONS_KEPT,
@@ -63,10 +65,18 @@ class NodeSnapshots(SnapshotService):
     async def bring_state(self, run: do.RunQuery, history: History) -> RestoredState | None:
         restored = await super().bring_state(run, history)
         if restored is not None:
-            self._counts["states restored"] += 1
+            kind = "states restored" if restored.revision else "checkpoints of others continued"
+            self._counts[kind] += 1
             self._counts["batches restored"] += len(restored.batches)
         return restored
 
     async def trim(self, position: Position) -> None:
         await super().trim(position)
         self._counts["trims"] += 1
+
+
+def _shared(process: NodeProcess) -> list[Path]:
+    history = process.host.history
+    if not history.shares_checkpoints:
+        return []
+    return [host.checkpoints for host in history.hosts.values()]

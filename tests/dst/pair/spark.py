@@ -8,6 +8,7 @@ has other rows on one of the nodes.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from ha_engine import __version__
 from ha_engine.errors import CheckpointTooOld, DiskFailed, StateLost
 from ha_engine.journal import read_extent
 from ha_engine.outbox.batch_file import digest_of_table, write_batch_file
-from ha_engine.query.checkpoints import disown, open_checkpoint
+from ha_engine.query.checkpoints import disown, offer, open_checkpoint
 from ha_engine.system.disk import disk
 from ha_engine.system.files import make_directory
 from ha_engine.types import Events
@@ -69,6 +70,7 @@ class QueryProcess:
         # By query, the command that it follows, and its tasks. All but the last are to be stopped.
         self._commands: dict[str, pb.RunQuery] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+        self._to_obey = deque[pb.QueryCommand]()
         # In the order of the calls, so that a history can be repeated.
         self._waiting: dict[asyncio.Future[Any], None] = {}
         self.dead = False
@@ -146,11 +148,12 @@ class QueryProcess:
         async def attend() -> None:
             request = pb.AttendRequest(incarnation=self.incarnation, release=__version__)
             async for command in process.local.Attend(request, _Context()):  # type: ignore[arg-type]
-                agenda.after(self._way(), lambda run=command.run: obey(run))  # type: ignore[misc]
+                agenda.after(self._way(), lambda one=command: obey(one))  # type: ignore[misc]
 
-        def obey(run: pb.RunQuery) -> None:
+        def obey(command: pb.QueryCommand) -> None:
             if not process.dead:
-                self.loop.call_soon(self._obey, run)
+                self._to_obey.append(command)
+                self.loop.call_soon(self._obey_next)
 
         process.serve(attend, lambda outcome: self._settle(over, outcome))
         try:
@@ -162,6 +165,13 @@ class QueryProcess:
 
     # -- queries -----------------------------------------------------------------------------------
 
+    def _obey_next(self) -> None:
+        command = self._to_obey.popleft()
+        if command.WhichOneof("command") == "halt":
+            self._halt(command.halt.query)
+        else:
+            self._obey(command.run)
+
     def _obey(self, run: pb.RunQuery) -> None:
         """Run a query. A restarted node repeats its command."""
         tasks = self._tasks.setdefault(run.query, [])
@@ -169,6 +179,18 @@ class QueryProcess:
             return
         self._commands[run.query] = run
         tasks.append(self.loop.create_task(self._watched(self._serve(run))))
+
+    def _halt(self, query: str) -> None:
+        self._commands.pop(query, None)
+        tasks = self._tasks.setdefault(query, [])
+        tasks.append(self.loop.create_task(self._watched(self._report_halt(query))))
+
+    async def _report_halt(self, query: str) -> None:
+        await self._stop_former(query)
+        request = pb.ReportQueryRequest(
+            incarnation=self.incarnation, query=query, halted=pb.Empty()
+        )
+        await self._call("ReportQuery", request)
 
     async def _serve(self, run: pb.RunQuery) -> None:
         try:
@@ -240,6 +262,8 @@ class QueryProcess:
             files=self.files,
             delete=self._delete,
         )
+        if run.epoch:
+            offer(place, run.epoch, self.files)
         pending = self.host.home / "outbox" / run.query / "pending"
         with disk(pending):
             make_directory(pending, files=self.files)

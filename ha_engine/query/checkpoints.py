@@ -19,7 +19,7 @@ from __future__ import annotations
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -210,30 +210,35 @@ class SharedState:
 
 
 def newest_shared(
-    roots: Iterable[Path], query: str, lineage: str, shared: Mapping[int, int]
+    roots: Iterable[Path], query: str, lineages: Sequence[str], shared: Mapping[int, int]
 ) -> SharedState | None:
     """The newest state of ``query`` that an earlier active wrote and that this node can continue.
 
     ``roots`` have the checkpoints of all nodes. ``shared`` has, for each epoch, the newest batch
-    that this node can continue after. Another node has another journal, so only the record in
-    ``lineage`` must be the same. A checkpoint that cannot be read is left out.
+    that this node can continue after. Another node has another journal, so only the record in one
+    of ``lineages`` must be the same. A checkpoint that cannot be read is left out.
     """
-    found = (_readable(root / query, lineage, shared) for root in roots)
+    records = {record_in(lineage) for lineage in lineages}
+    found = (_readable(root / query, records, shared) for root in roots)
     return max(filter(None, found), key=lambda one: one.number, default=None)
 
 
-def _readable(checkpoint: Path, lineage: str, shared: Mapping[int, int]) -> SharedState | None:
+def _readable(
+    checkpoint: Path, records: Container[str], shared: Mapping[int, int]
+) -> SharedState | None:
     try:
-        return _shared(checkpoint, lineage, shared)
+        return _shared(checkpoint, records, shared)
     except (OSError, ValueError, SourcesDisagree) as error:
         # A crash of the storage may leave torn files, and Spark deletes old ones meanwhile.
         log.warning("checkpoint cannot be read", path=str(checkpoint), reason=str(error))
         return None
 
 
-def _shared(checkpoint: Path, lineage: str, shared: Mapping[int, int]) -> SharedState | None:
+def _shared(
+    checkpoint: Path, records: Container[str], shared: Mapping[int, int]
+) -> SharedState | None:
     stamp, epoch = _Stamp.read(checkpoint), _text(checkpoint / EPOCH_FILE)
-    if stamp is None or record_in(stamp.lineage) != record_in(lineage) or not epoch.isdecimal():
+    if stamp is None or record_in(stamp.lineage) not in records or not epoch.isdecimal():
         return None
     newest = shared.get(int(epoch), 0)
     for batch in sorted(finished_batches(checkpoint), reverse=True):

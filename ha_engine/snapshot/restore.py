@@ -207,7 +207,8 @@ class Restoring:
         """
         query = run.query
         try:
-            found = newest_shared(self.shared(), query, run.lineage, shared)
+            lineages = (run.lineage, *run.earlier)
+            found = newest_shared(self.shared(), query, lineages, shared)
             if found is None or found.number <= newer_than or found in self.continued:
                 return None
             _clear(self.places, self.files)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from tests.dst.history import play, tell
-from tests.dst.pair.history import PairHistory
+from tests.dst.pair.history import PairHistory, SharedHistory, WarmHistory
 from tests.dst.pair.schedules import RejoinWithoutDatabase, ResetWhileASinkIsAway
 from tests.sim.many import Result, play_all
 
@@ -21,6 +21,11 @@ RARE = {
     "a change and its withdrawal reach a running node at once": 152,
 }
 """Seeds with rare events."""
+RARE_OF_SHARED = {
+    "a crash of the storage leaves a torn file in the checkpoint of the former active": 1009,
+    "only the former active has the state that a change keeps": 260,
+}
+WARM_SEEDS = range(1, 6)
 MANY_SEEDS = range(1, 301)
 REACHED_AT_LEAST = {
     "histories": 9,
@@ -91,6 +96,23 @@ def test_history_with_a_rare_event_breaks_no_promise(what: str) -> None:
     assert play(PairHistory, RARE[what])["histories"] == 1
 
 
+@pytest.mark.parametrize("what", RARE_OF_SHARED)
+def test_takeover_with_a_rare_event_breaks_no_promise(what: str) -> None:
+    assert play(SharedHistory, RARE_OF_SHARED[what])["histories"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "reached"),
+    [(WarmHistory, "states restored"), (SharedHistory, "checkpoints of others continued")],
+)
+def test_no_history_with_a_warm_query_breaks_a_promise(
+    kind: type[PairHistory], reached: str
+) -> None:
+    result = play_all(WARM_SEEDS, play=partial(play, kind))
+    assert result.failed == [], result.stories[0]
+    assert result.counters[reached] > 0, result.summary
+
+
 @pytest.fixture(scope="module")
 def result() -> Result:
     return play_all(SEEDS, play=partial(play, PairHistory))
@@ -103,6 +125,13 @@ def test_no_history_of_two_nodes_breaks_a_promise(result: Result) -> None:
 @pytest.mark.parametrize("what", REACHED_AT_LEAST)
 def test_histories_of_two_nodes_reach_each_fault(what: str, result: Result) -> None:
     assert result.counters[what] >= REACHED_AT_LEAST[what], result.summary
+
+
+@pytest.mark.nightly("the same of a few seeds")
+@pytest.mark.parametrize("kind", [WarmHistory, SharedHistory])
+def test_many_histories_with_a_warm_query_break_no_promise(kind: type[PairHistory]) -> None:
+    result = play_all(MANY_SEEDS, workers=2, play=partial(play, kind))
+    assert result.failed == [], result.stories[0]
 
 
 @pytest.mark.nightly("the same of a few seeds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
@@ -97,6 +97,19 @@ async def test_checkpoint_of_another_state_is_not_continued(pair: Pair) -> None:
     former = pair.former
     stamp_restored(former.places.checkpoints / QUERY, f"{former.journal.journal_id}:7")
     assert await pair.take_over({2: PUBLISHED}) is None
+
+
+async def test_state_from_before_a_change_that_keeps_it_is_continued(pair: Pair) -> None:
+    journal_id = pair.new.journal.journal_id
+    run = replace(
+        pair.run({2: PUBLISHED}, must_resume=True),
+        lineage=f"{journal_id}:7",
+        earlier=(f"{journal_id}:2",),
+    )
+    brought = await pair.new.archive.bring_state(run, HISTORY)
+    assert brought is not None
+    assert brought.number == PUBLISHED
+    assert is_whole(pair.checkpoint.parent, QUERY, f"{journal_id}:7")
 
 
 async def test_what_the_former_driver_still_writes_changes_nothing(pair: Pair) -> None:

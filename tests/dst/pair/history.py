@@ -311,6 +311,9 @@ class WarmHistory(PairHistory):
 
 
 class SharedHistory(WarmHistory):
-    """Only the active runs one of the queries, and each node can read the other's checkpoints."""
+    """Only the active runs one of the queries, and each node can read the other's checkpoints.
+
+    A loss of a node's disk loses its checkpoints too, as if it were the storage that they share.
+    """
 
     shares_checkpoints = True

@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ log = structlog.get_logger(__name__)
 STOP_SECONDS_MAX = 3.0
 HALT_SECONDS_MAX = 1.0
 ATTEND_AGAIN_SECONDS = 0.2
+HALT_QUERY_SECONDS_MAX = 60.0
+"""A query that Spark does not stop blocks all later commands, so the process then ends."""
 DRIVER_LOOK_SECONDS = 5.0
 FAILED_EXIT_CODE = 1
 _NO_FAULT_OF_A_BATCH = (HostKilled, DriverRemoved)
@@ -147,7 +150,14 @@ class QueryProcess:
                 self._runner.run(command.run)
                 self._report.step(READY)
             case "halt":
-                self._runner.halt_for_good(command.halt.query)
+                with exit_if_late(HALT_QUERY_SECONDS_MAX, partial(self._not_halted, command.halt)):
+                    self._runner.halt(command.halt.query)
+                self._runner.report_halt(command.halt.query)
+
+    def _not_halted(self, halt: pb.HaltQuery) -> None:
+        reason = f"Spark did not stop query {halt.query} within {HALT_QUERY_SECONDS_MAX:g} s"
+        log.error("query process ends", reason=reason)
+        self._report.end(reason, by_host=True)
 
     def _watch_jvm(self, cluster: ClusterSettings | None, reports: Reports) -> None:
         end_with_parent(ProcessId.of(self._jvm.pid), end=self._jvm_ended)
@@ -214,6 +224,23 @@ def _exit_code(failure: BaseException | None) -> int:
             return failure.exit_code
         case _:
             return FAILED_EXIT_CODE
+
+
+@contextmanager
+def exit_if_late(seconds: float, late: Callable[[], None]) -> Iterator[None]:
+    """Call ``late`` and exit if the context takes more than ``seconds``, whatever it waits for."""
+
+    def end() -> None:
+        late()
+        os._exit(FAILED_EXIT_CODE)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _exit_at_the_latest(code: int) -> None:

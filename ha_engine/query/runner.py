@@ -121,9 +121,8 @@ class QueryRunner:
         if running is not None:
             running.streaming.stop()
 
-    def halt_for_good(self, query: str) -> None:
-        """Halt a query, and report that it no longer writes to its checkpoint."""
-        self.halt(query)
+    def report_halt(self, query: str) -> None:
+        """Report that a query no longer writes to its checkpoint."""
         incarnation = self._link.address.incarnation
         request = pb.ReportQueryRequest(incarnation=incarnation, query=query, halted=pb.Empty())
         self._link.call(self._link.stub.ReportQuery, request)

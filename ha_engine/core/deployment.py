@@ -412,7 +412,7 @@ class Deployment:
 
     def _takeover(self, name: str, committed: int, epochs: tuple[Position, ...]) -> do.Takeover:
         marks = self.marks[name]
-        shared = tuple(marks.shared(epochs, committed))
+        shared = tuple(marks.shared(epochs, committed, self._trimmed_through))
         return do.Takeover(epochs[-1].epoch, marks.published_committed(committed), shared)
 
     def wake_at(self, committed: int) -> float:

@@ -1,4 +1,5 @@
-"""The batches after which a new active may continue the checkpoint of an earlier one (R33)."""
+"""The batches after which a new active may continue the checkpoint of an earlier one
+(RULES.md#r33)."""
 
 from __future__ import annotations
 

@@ -64,3 +64,18 @@ def test_query_process_that_was_killed_on_the_active_continues_there(flights: Fl
     flights.send(5_000)
     flights.require_equal()
     assert flights.pair.active() is active
+
+
+def test_node_that_stopped_the_queries_runs_them_again_in_the_same_process(
+    flights: Flights,
+) -> None:
+    flights.send(20_000)
+    pair = flights.pair
+    for _ in range(3):
+        active = pair.active()
+        assert active is not None
+        assert active.http.post("/v1/switchover").is_success
+        wait_until(lambda former=active: pair.active() is pair.other(former), within=SPARK_SECONDS)
+        flights.send(5_000)
+        flights.require_equal()
+        pair.wait_protected()

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import ha_engine.core
 from ha_engine.core import inputs as on
+from ha_engine.core import messages as say
 from ha_engine.core.digests import DIGESTS_KEPT
 from ha_engine.core.snapshots import ALIGN_SECONDS_MAX
 from ha_engine.core.term import LAST_SNAPSHOT_SECONDS_MAX
 from ha_engine.errors import InvariantBroken
-from ha_engine.types import DatabaseIdentity, SnapshotPlace
+from ha_engine.types import (
+    DatabaseIdentity,
+    EpochStart,
+    Mark,
+    Position,
+    Published,
+    SnapshotPlace,
+)
+from tests.core.lone import take
 from tests.core.mutants import Mutant, load
 from tests.core.world import LIMITS, World
 
@@ -209,6 +219,44 @@ def test_warm_member_takes_the_snapshot_and_the_holder_makes_it_visible(world: W
     world.offer("flights", 10)
     ask(world)
     assert len(world.archive.visible) == 1
+
+
+def test_holder_takes_the_snapshot_itself_if_only_it_has_the_state_of_a_query(
+    world: World,
+) -> None:
+    world.crash()
+    world.plans = {name: replace(plan, warm=True) for name, plan in world.plans.items()}
+    world.start()
+    world.wait(20)
+    with_a_warm_member(world)
+    sent: list[object] = []
+    world.heard = sent.append
+    world.offer("flights", 10)
+    ask(world)
+    assert len(world.archive.visible) == 1
+    assert not [one for one in sent if isinstance(getattr(one, "message", None), say.TakeSnapshot)]
+
+
+def on_standby(world: World) -> Any:
+    """A deployment whose only query another node runs. The journal has its batches up to 4, one in
+    each of the records 2 to 5, and the sink has the batches up to 3."""
+    engine = world.engine
+    plan = engine.QueryPlan("q", "d", frozenset({"s"}), ("board",), warm=True)
+    deployment = engine.Deployment("app", (plan,), LIMITS, engine.RestartPolicy())
+    take(deployment, [EpochStart("a", "p", False)])
+    take(deployment, [Mark("q", number, number) for number in range(1, 5)], first=2)
+    take(deployment, [Published("q", "board", 3)], first=6)
+    return deployment
+
+
+def test_node_on_standby_needs_no_records_of_batches_that_every_sink_has(world: World) -> None:
+    assert on_standby(world).need() == 3
+
+
+def test_no_batch_after_an_epoch_is_continued_from_its_checkpoint(world: World) -> None:
+    marks = on_standby(world).marks["q"]
+    epochs = Position(1, 1), Position(2, 4)
+    assert [*marks.shared(epochs, 6, 0)] == [(1, 2), (2, 3)]
 
 
 def test_slow_snapshot_becomes_visible_after_its_digests_left_memory(
@@ -425,6 +473,24 @@ BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
     (
         test_node_snapshots_at_once_when_no_revision_joins_its_journal,
         Mutant("R29", "core", "Core._on_revisions", "self.retention.lacks_revision", "False"),
+    ),
+    (
+        test_holder_takes_the_snapshot_itself_if_only_it_has_the_state_of_a_query,
+        Mutant("R33", "snapshots", "Snapshots._align", "only_here", "False"),
+    ),
+    (
+        test_node_on_standby_needs_no_records_of_batches_that_every_sink_has,
+        Mutant("R33", "deployment", "Deployment._need", "on_standby", "False"),
+    ),
+    (
+        test_no_batch_after_an_epoch_is_continued_from_its_checkpoint,
+        Mutant(
+            "R33",
+            "marks",
+            "QueryMarks.shared",
+            "[start.sequence - 1 for start in epochs[1:]]",
+            "[committed for start in epochs[1:]]",
+        ),
     ),
 )
 

@@ -49,6 +49,7 @@ from ha_engine.snapshot.manifest import CapturedQuery, Manifest, StoredFile
 from ha_engine.snapshot.pinning import pinned
 from ha_engine.snapshot.verification import RevisionReader, distrust_damaged, manifest_of
 from ha_engine.stats.counters import Restored, SnapshotCounters, Transfer
+from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory, read_file
 from ha_engine.types import History, Revision
 
@@ -220,9 +221,10 @@ class Restoring:
             )
             return None
         left = found.number if outbox.last_admitted(query) < found.number else 0
+        self._stamp_state(fresh, run.lineage)
         if left:
             outbox.restore(query, left, [])
-        self._put_state(fresh, run.lineage)
+        self._put_state(fresh)
         self.continued.add(found)
         return RestoredState(None, found.number, left)
 
@@ -344,21 +346,32 @@ class Restoring:
         self.transfer.begin(sum(file.size for file in (*state, *output)))
         download(self.store, state, self.places.staged_checkpoints, progress, self.files)
         download(self.store, output, self.places.coming, progress, self.files)
+        fresh = self.places.staged_checkpoints / CHECKPOINTS / query
+        self._stamp_state(fresh, lineage)
         left, batches = 0, list[OutboxBatch]()
         if behind:
             self.files.sync(self.places.coming)
             files = dict(batch_paths(self.places.coming / OUTBOX / query))
             left = captured.number - len(files)
             batches = outbox.restore(query, left, [files[number] for number in sorted(files)])
-            self.files.rmtree(self.places.coming)
-        self._put_state(self.places.staged_checkpoints / CHECKPOINTS / query, lineage)
+            with disk(self.places.home):
+                self.files.rmtree(self.places.coming)
+        self._put_state(fresh)
         return left, batches
 
-    def _put_state(self, fresh: Path, lineage: str) -> None:
-        """Replace the query's checkpoint by the staged one. Raises CheckpointsFailed."""
+    def _stamp_state(self, fresh: Path, lineage: str) -> None:
+        """Complete the staged state of a query. Raises CheckpointsFailed."""
         with storage_of(self.places.checkpoints):
             stamp_restored(fresh, lineage, self.files)
             self.files.sync(self.places.staged_checkpoints)
+
+    def _put_state(self, fresh: Path) -> None:
+        """Replace the query's checkpoint by the staged one.
+
+        Raises DiskFailed, after which the node must restart: the outbox may begin after other
+        batches than the core knows.
+        """
+        with disk(self.places.checkpoints):
             _replace_checkpoint(fresh, self.places.checkpoints, self.files)
             self.files.rmtree(self.places.staged_checkpoints)
 

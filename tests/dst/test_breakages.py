@@ -506,7 +506,7 @@ BREAKAGES: tuple[Breakage, ...] = (
         40,
     ),
     B(
-        "snapshot.restore:Restoring._put_state",
+        "snapshot.restore:Restoring._stamp_state",
         "stamp_restored(fresh, lineage, self.files)",
         "",
         SNAPSHOT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,16 +14,22 @@ from sqlalchemy import Engine
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.errors import SnapshotDamaged
+from ha_engine.errors import CheckpointsFailed, SnapshotDamaged
 from ha_engine.node.snapshot_actions import SnapshotActions
 from ha_engine.query.checkpoints import disown, is_whole, last_mark, offer, stamp_restored
 from ha_engine.snapshot.restore import RestoredState
+from ha_engine.system.files import OsFiles
 from ha_engine.types import History, Mark, Position
 from tests.snapshot.stored_node import BATCHES, QUERY, Node, node_at, prepare, taken
 
 HISTORY = History(Position(1, 1), (Position(1, 1), Position(2, 100)))
 PUBLISHED = 4
 HANG_SECONDS = 30
+
+
+class FullDisk(OsFiles):
+    def sync(self, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left", str(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,22 @@ async def test_failed_storage_of_the_checkpoints_leaves_the_node_alive(pair: Pai
     assert isinstance(failed, on.QueryFailed)
     assert failed.by_host
     assert "checkpoints" in failed.reason
+
+
+@pytest.mark.parametrize("has_shared", [True, False])
+async def test_outbox_is_unchanged_until_the_state_is_stored(pair: Pair, has_shared: bool) -> None:
+    """Else the next attempt would not tell the core that the outbox begins later."""
+    await taken(pair.former, 3)
+    shared = {2: PUBLISHED} if has_shared else {}
+    whole = pair.new.archive._restoring
+    pair.new.archive._restoring = replace(whole, files=FullDisk())
+    with pytest.raises(CheckpointsFailed):
+        await pair.take_over(shared, must_resume=True)
+    assert pair.new.outbox.last_admitted(QUERY) == 0
+    pair.new.archive._restoring = whole
+    brought = await pair.take_over(shared, must_resume=True)
+    assert brought is not None
+    assert (brought.left, len(brought.batches)) == ((PUBLISHED, 0) if has_shared else (0, 3))
 
 
 async def test_own_state_needs_no_turn_of_the_thread_that_takes_snapshots(pair: Pair) -> None:

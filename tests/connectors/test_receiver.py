@@ -17,7 +17,7 @@ from confluent_kafka import Message
 from ha_engine.auth import digest_of
 from ha_engine.client import InvalidEvents, Producer
 from ha_engine.client.payload import of_batch
-from tests.connectors.kafka_broker import KafkaCluster, new_topic
+from tests.connectors.kafka_broker import KafkaCluster, mortal_kafka, new_topic
 from tests.connectors.kafka_jars import needs_kafka
 from tests.connectors.proxy import Proxy
 from tests.connectors.receivers import ANSWER_SECONDS, Receiver, application
@@ -319,3 +319,20 @@ def test_a_client_loses_nothing_when_receivers_are_killed(
         assert sending.result() == 20_000
     stored = Counter(numbers(committed(brokers, topic)))
     assert set(stored) == set(range(20_000))
+
+
+@pytest.mark.nightly("three brokers of its own, of which each dies once")
+def test_a_receiver_takes_events_after_the_death_of_any_broker(start: Start) -> None:
+    """Kafka's client may ask a broker that died, and no other one, until it is made again."""
+    with mortal_kafka(3) as cluster:
+        topic = new_topic(cluster.brokers, partitions=3, replicas=3)
+        receiver = start(cluster.brokers, topic)
+        for number in (1, 2, 3):
+            assert post(receiver, event(number)).status_code == 200
+            cluster.kill(number)
+            wait_until(
+                lambda: post(receiver, event(9)).status_code == 200, within=2 * ANSWER_SECONDS
+            )
+            cluster.start(number)
+            receiver.await_ready()
+        receiver.stop()

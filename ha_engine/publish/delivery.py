@@ -111,11 +111,17 @@ class Delivery:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"publish {query}/{sink.name}")
         self._wake = asyncio.Event()
         self._through: int | None = None
-        self._ledger_known = False
+        self._ledger_known = self._to_claim_again = False
         self._state, self._error, self._since = SinkState.STOPPED, "", time.time()
 
     def wake(self) -> None:
         """Wake the delivery if it waits, because a batch was admitted."""
+        self._wake.set()
+
+    def claim_again(self) -> None:
+        """Claim the ledger again if the delivery waits for a batch, since somebody else could not
+        write to the sink."""
+        self._to_claim_again = True
         self._wake.set()
 
     def status(self) -> SinkStatus:
@@ -164,6 +170,8 @@ class Delivery:
         number = (self._through or 0) + 1
         self._ledger_known = False  # if this step fails, only the ledger has the right batch
         batch = await self._next_batch(number)
+        if batch is None:
+            return
         try:
             await self._call(lambda deadline: self.sink.publish(number, batch, epoch, deadline))
         except OutboxDamaged:
@@ -176,6 +184,7 @@ class Delivery:
     async def _claim(self, epoch: int, published: Callable[[int], None]) -> None:
         if self._state not in _FAILED:
             self._become(SinkState.CLAIMING)
+        self._to_claim_again = False
         start_after = self._start_after()
         through = await self._call(
             lambda deadline: self.sink.claim(epoch, start_after, self._group_id(), deadline)
@@ -207,8 +216,9 @@ class Delivery:
         self._through = number
         published(number)
 
-    async def _next_batch(self, number: int) -> OutboxBatch:
-        while True:
+    async def _next_batch(self, number: int) -> OutboxBatch | None:
+        """Wait for the batch. Return None if the ledger must be claimed again first."""
+        while not self._to_claim_again:
             self._wake.clear()
             batch = self._outbox.batch(self.query, number)
             if batch is not None:
@@ -216,6 +226,7 @@ class Delivery:
             self._require_ahead(number)
             self._become(SinkState.PUBLISHING)
             await self._wake.wait()
+        return None
 
     def _require_ahead(self, number: int) -> None:
         floor = self._outbox.floor(self.query)

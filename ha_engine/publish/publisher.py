@@ -86,6 +86,12 @@ class Publisher:
             if of == query:
                 delivery.wake()
 
+    def claim_again(self, query: str) -> None:
+        """Claim the ledgers of the query's sinks again, if their deliveries wait for a batch."""
+        for (of, _), delivery in self._deliveries.items():
+            if of == query:
+                delivery.claim_again()
+
     def status(self) -> list[SinkStatus]:
         """The present status of each sink."""
         return [delivery.status() for delivery in self._deliveries.values()]

@@ -126,6 +126,22 @@ async def test_restarted_publisher_continues_from_the_ledger(
     assert ledger_of(database_url) == (2, 5)
 
 
+async def test_waiting_publisher_claims_its_ledger_again_on_request(
+    database_url: str, opened: Opening
+) -> None:
+    node = opened(database_url)
+    node.publisher.start(3)
+    await node.published_through(0)
+    await async_wait_until(lambda: node.published == [0])
+    execute(database_url, "UPDATE ha_engine_ledger SET epoch = 2")
+    node.publisher.claim_again("another query")
+    node.publisher.claim_again(QUERY)
+    await async_wait_until(lambda: ledger_of(database_url) == (3, 0))
+    execute(database_url, "UPDATE ha_engine_ledger SET epoch = 4")
+    node.publisher.claim_again(QUERY)
+    await async_wait_until(lambda: node.fenced == [4])
+
+
 async def test_publisher_reports_the_ledger_under_each_epoch(
     database_url: str, opened: Opening
 ) -> None:

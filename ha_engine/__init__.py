@@ -10,6 +10,7 @@ An event passes through the packages in this order:
 ``query``       runs Spark in a process of its own.
 ``outbox``      keeps each batch of output until every sink has the batch.
 ``publish``     delivers batches to sinks.
+``buckets``     is what Spark's tasks run to write to a sink.
 ``core``        makes all decisions of a node, and does no I/O.
 ``node``        is the node process: it runs the stages, and performs the decisions of the core.
 ``supervisor``  keeps the node process and the query process alive.

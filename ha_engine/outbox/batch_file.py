@@ -34,6 +34,10 @@ _MAGIC = b"HAOB"
 _IPC_END = b"ARROW1"
 _PIECE_BYTES = 1 << 20
 _QUERY, _NUMBER = b"ha_engine.query", b"ha_engine.number"
+WRITTEN_BY_TASKS = pa.table({})
+"""The content of a batch whose rows Spark's tasks have written to the sink (RULES.md#r34).
+
+Any other batch has a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +184,6 @@ class _To:
 
     def close(self) -> None:
         pass
+
+
+DIGEST_OF_TASKS = digest_of_table(WRITTEN_BY_TASKS)

@@ -12,6 +12,8 @@
 ``sink_table`` creates or checks the tables that queries write to.
 ``sink_types`` has the column types of a sink's table.
 ``sink_store`` writes a batch into a sink's table and moves its ledger row in the same transaction.
+``bucket_store`` has the ledger rows of a sink whose buckets Spark's tasks write.
+``table_rows`` writes rows into a sink's table.
 ``ledger`` has the SQL for a ledger row, which names the last batch of a sink.
 ``ledger_store`` runs each access to a ledger row as a transaction with a deadline.
 ``embedded`` runs a real PostgreSQL without an installation, for trials and tests.

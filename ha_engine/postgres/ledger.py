@@ -2,13 +2,14 @@
 (RULES.md#r24).
 
 The ledger has one row per (group, query, sink), in the schema of the sink's table. The transaction
-that writes a batch's rows also updates the ledger row. Each function of this module runs in its
-caller's transaction.
+that writes a batch's rows also updates the ledger row. A sink with buckets has one ledger row for
+each bucket. Each function of this module runs in its caller's transaction.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import (
@@ -29,6 +30,8 @@ from sqlalchemy.dialects.postgresql import insert
 from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
 
 TABLE = "ha_engine_ledger"
+_BUCKET = "#"
+"""Divides the name of a sink, which cannot contain it, from the number of a bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +42,21 @@ class LedgerKey:
     query: str
     sink: str
 
+    def of_bucket(self, bucket: int, buckets: int) -> LedgerKey:
+        """The key of the ledger row of one of a sink's ``buckets``, from 0."""
+        return replace(self, sink=f"{self.sink}{_BUCKET}{bucket}/{buckets}")
+
 
 class Ledger:
     """The ledger row of ``key``, in the ledger of the database schema ``schema``.
 
-    If ``schema`` is None, the connection's search path decides.
+    If ``schema`` is None, the connection's search path decides. ``group_id`` is the group's UUID,
+    for a caller that does not claim the ledger row itself.
     """
 
-    def __init__(self, key: LedgerKey, schema: str | None) -> None:
+    def __init__(self, key: LedgerKey, schema: str | None, group_id: str = "") -> None:
         self._key = key
-        self._group_id = ""
+        self._group_id = group_id
         # RULES.md#i7: one transaction writes both the rows of a batch and the batch's number, so
         # each sink has one ledger row.
         self.table = Table(
@@ -138,6 +146,27 @@ class Ledger:
 
     def _identity(self) -> tuple[str, str, str]:
         return self._key.group, self._key.query, self._key.sink
+
+
+def require_same_buckets(
+    connection: Connection, table: Table, key: LedgerKey, rows: Collection[str]
+) -> None:
+    """Raise SinkRefused if the sink has a ledger row besides those of the sinks named ``rows``.
+
+    Another number of buckets divides a batch's rows in another way. So a batch of which some
+    buckets are written could neither be continued nor repeated.
+    """
+    of_sink = func.split_part(table.c.sink, _BUCKET, 1) == key.sink
+    of_query = table.c.group_name == key.group, table.c.query == key.query
+    found = connection.execute(
+        select(table.c.sink).where(*of_query, of_sink, table.c.sink.not_in(rows)).limit(1)
+    ).scalar()
+    if found is not None:
+        had = found.rpartition("/")[2] + " buckets" if _BUCKET in found else "no buckets"
+        raise SinkRefused(
+            f"sink {key.sink} of query {key.query} has {had} in {table.fullname}, which cannot "
+            "change; give the sink a new name"
+        )
 
 
 def require_has(found_epoch: int, found_batch: int, epoch: int, batch: int, sink: str) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 
 from ha_engine.errors import DatabaseUnreachable, SinkRefused, SinkUnavailable
 from ha_engine.postgres.engine import first_line, place, sqlstate
-from ha_engine.postgres.ledger import Ledger, LedgerKey
+from ha_engine.postgres.ledger import Ledger, LedgerKey, require_same_buckets
 from ha_engine.postgres.session import Session
 from ha_engine.postgres.sink_table import prepare_ledger
 
@@ -39,12 +39,19 @@ class LedgerStore:
     """
 
     def __init__(
-        self, engine: Engine, key: LedgerKey, schema: str | None, *, create_schema: bool = False
+        self,
+        engine: Engine,
+        key: LedgerKey,
+        schema: str | None,
+        *,
+        create_schema: bool = False,
+        group_id: str = "",
     ) -> None:
         self._session = Session(
             engine, name=f"sink {key.query}/{key.sink}", translation=_sink_error
         )
-        self.ledger, self._create_schema = Ledger(key, schema), create_schema
+        self.key, self._create_schema = key, create_schema
+        self.ledger = Ledger(key, schema, group_id)
 
     def prepare(self, connection: Connection) -> None:
         """Create the ledger's table in the caller's transaction, unless the table exists."""
@@ -54,6 +61,7 @@ class LedgerStore:
         """Raise the epoch of the ledger row, commit, and return the last published batch."""
 
         def work(connection: Connection) -> int:
+            require_same_buckets(connection, self.ledger.table, self.key, [self.key.sink])
             return self.ledger.claim(connection, epoch, start_after, group_id)
 
         self.transact(self.prepare, remaining)

@@ -352,7 +352,7 @@ BREAKAGES: tuple[Breakage, ...] = (
     ),
     B(
         "outbox.outbox:Outbox._admit_again",
-        "Admission.DONE if known == attempt.digest else Admission.MISMATCH",
+        "Admission.DONE if same else Admission.MISMATCH",
         "Admission.DONE",
         OUTBOX,
         60,

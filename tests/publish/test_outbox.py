@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox import Admission, Outbox
-from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
+from ha_engine.outbox.batch_file import (
+    WRITTEN_BY_TASKS,
+    digest_of_table,
+    read_batch_file,
+    write_batch_file,
+)
 from ha_engine.outbox.query_outbox import DIGESTS_KEPT, DROPPED, read_digest
 from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
 
@@ -111,6 +116,21 @@ def test_equal_second_attempt_succeeds_and_a_different_one_is_a_mismatch(tmp_pat
     batch = outbox.batch(QUERY, 1)
     assert batch is not None
     assert read_batch_file(batch.path).equals(_rows(1)), "an admitted batch is never replaced"
+
+
+@pytest.mark.parametrize("by_tasks_first", [True, False])
+def test_batch_that_tasks_wrote_equals_any_other_attempt(
+    tmp_path: Path, by_tasks_first: bool
+) -> None:
+    """The query got buckets, or lost them, between the two attempts."""
+    tables = [WRITTEN_BY_TASKS, _rows(1)][:: 1 if by_tasks_first else -1]
+    outbox = _open(tmp_path)
+    _admit(outbox, tmp_path, 1, rows=tables[0])
+    again = _admit(outbox, tmp_path, 1, digest=digest_of_table(tables[1]), rows=tables[1])
+    assert again is Admission.DONE
+    batch = outbox.batch(QUERY, 1)
+    assert batch is not None
+    assert read_batch_file(batch.path).equals(tables[0])
 
 
 def test_second_attempt_of_a_trimmed_batch_is_compared_by_digest(tmp_path: Path) -> None:

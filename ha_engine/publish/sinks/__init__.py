@@ -1,6 +1,7 @@
 """One module per kind of sink; each implements ``publish.Sink``.
 
 ``postgres`` writes rows and ledger in one transaction.
+``buckets`` finds in the ledger what Spark's tasks have written to such a sink.
 ``plugin`` handles every other kind: a plug-in delivers the rows, and the ledger is in PostgreSQL or
 with the plug-in.
 ``messages`` writes the rows of a batch as messages, for a plug-in of a message broker.

@@ -7,7 +7,8 @@ database.
 from __future__ import annotations
 
 import time
-from typing import IO, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from ha_engine.formats.values import require_form
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.outbox.outbox import OutboxBatch
 from ha_engine.publish.sink import Deadline, Remaining
-from ha_engine.publish.sinks.copy_text import copy_text
+from ha_engine.publish.sinks.copy_text import CopyText, copy_text
 
 
 class SinkStore(Protocol):
@@ -30,11 +31,9 @@ class SinkStore(Protocol):
         self,
         batch: int,
         epoch: int,
-        columns: tuple[str, ...],
-        rows: int,
-        csv: IO[bytes] | None,
+        parts: Iterable[CopyText],
         remaining: Remaining,
-    ) -> None: ...
+    ) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -69,15 +68,14 @@ class PostgresSink:
     def publish(self, number: int, batch: OutboxBatch, epoch: int, deadline: Deadline) -> None:
         """Write the batch once. A batch without rows only moves the ledger."""
         remaining = deadline.remaining_seconds
-        if batch.rows == 0:
-            self._store.publish(number, epoch, (), 0, None, remaining)
-            return
-        table = read_batch_file(batch.path)
+        parts = () if batch.rows == 0 else self._parts(read_batch_file(batch.path), remaining)
+        self._store.publish(number, epoch, parts, remaining)
+
+    def _parts(self, table: pa.Table, remaining: Remaining) -> tuple[CopyText, ...]:
         if self._prepared is None or not table.schema.equals(self._prepared):
             self._store.prepare(table.schema, remaining)
             self._prepared = table.schema
-        text = copy_text(table, self._key)
-        self._store.publish(number, epoch, text.columns, text.rows, text.body, remaining)
+        return (copy_text(table, self._key),)
 
     def close(self) -> None:
         """Close the connection. A later call opens a new connection."""

@@ -1,0 +1,134 @@
+"""Write one bucket of a batch into a sink's table, as a task of Spark.
+
+A bucket is one transaction, which also updates the bucket's ledger row. The ledger row decides
+whether a task writes. A task that runs again finds that the bucket has the batch. A task of an
+earlier active finds a higher epoch (RULES.md#r24).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ha_engine.buckets.place import BucketPlace
+from ha_engine.errors import EngineError, Fenced, SinkRefused, SinkUnavailable
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.ledger import LedgerKey
+from ha_engine.postgres.sink_store import PostgresSinkStore
+from ha_engine.postgres.sink_table import Target
+from ha_engine.publish.sinks.copy_text import CopyText, copy_text
+
+OUTCOME = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("rows", pa.int64()),
+        ("failure", pa.string()),
+        ("reason", pa.string()),
+        ("epoch", pa.int64()),
+    ]
+)
+"""The columns of a task's outcome. ``failure`` is the name of an error, ``reason`` its message, and
+``epoch`` that of Fenced."""
+OUTCOME_DDL = "bucket int, rows bigint, failure string, reason string, epoch bigint"
+_ERRORS = {error.__name__: error for error in (SinkUnavailable, SinkRefused)}
+
+
+def write_partition(
+    place: BucketPlace, number: int, parts: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write this task's partition, which is the bucket of the same number, and yield its outcome.
+
+    An outcome is a row and not an exception, since Spark would repeat a task that raises.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    bucket = context.partitionId()
+    counted = _Counted(parts)
+    outcome: dict[str, object] = {"bucket": bucket}
+    try:
+        write_bucket(place, number, bucket, counted)
+    except (SinkUnavailable, SinkRefused, Fenced) as error:
+        outcome |= {"failure": type(error).__name__, "reason": str(error)}
+        outcome["epoch"] = error.epoch if isinstance(error, Fenced) else None
+    counted.finish()
+    yield pa.RecordBatch.from_pylist([outcome | {"rows": counted.rows}], schema=OUTCOME)
+
+
+def write_bucket(
+    place: BucketPlace, number: int, bucket: int, parts: Iterator[pa.RecordBatch]
+) -> bool:
+    """Write the rows of batch ``number`` in this bucket, and return whether it lacked them.
+
+    An insert keeps one part in memory, and an upsert the whole bucket, since it writes one row of
+    each key. Raises SinkUnavailable, SinkRefused or Fenced.
+    """
+    engine = open_engine(
+        place.url,
+        connect_timeout=place.connect_timeout,
+        statement_timeout=place.timeout,
+        application_name="ha-engine bucket",
+    )
+    key = LedgerKey(place.group, place.query, place.sink).of_bucket(bucket, place.buckets)
+    target = Target(place.table, place.mode, place.key)
+    store = PostgresSinkStore(engine, key, target, group_id=place.group_id)
+    until = time.monotonic() + place.timeout
+
+    def texts() -> Iterator[CopyText]:
+        """Each part gets the whole time, since a bucket has any number of parts."""
+        nonlocal until
+        for table in _tables(place, parts):
+            until = time.monotonic() + place.timeout
+            yield copy_text(table, place.key)
+        until = time.monotonic() + place.timeout
+
+    try:
+        return store.publish(number, place.epoch, texts(), lambda: until - time.monotonic())
+    finally:
+        store.close()
+
+
+def _tables(place: BucketPlace, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    if place.mode == "upsert":
+        collected = [part for part in parts if part.num_rows]
+        if collected:
+            yield pa.Table.from_batches(collected)
+    else:
+        for part in parts:
+            if part.num_rows:
+                yield pa.Table.from_batches([part])
+
+
+class _Counted:
+    """Counts the rows of a bucket."""
+
+    def __init__(self, parts: Iterator[pa.RecordBatch]) -> None:
+        self._parts, self.rows = parts, 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        part = next(self._parts)
+        self.rows += part.num_rows
+        return part
+
+    def finish(self) -> None:
+        """Count the rows that nobody has read, such as those of a bucket that has the batch."""
+        for _ in self:
+            pass
+
+
+def error_of(place: BucketPlace, outcome: dict[str, object]) -> EngineError | None:
+    """The error in a task's outcome, or None if the bucket has its rows."""
+    match outcome:
+        case {"failure": None}:
+            return None
+        case {"failure": "Fenced", "epoch": int(epoch)}:
+            return Fenced(epoch, place.sink)
+        case {"failure": str(name), "bucket": bucket, "reason": reason}:
+            return _ERRORS[name](f"bucket {bucket} of sink {place.sink}: {reason}")
+    raise ValueError(f"{outcome} is no outcome of a task")

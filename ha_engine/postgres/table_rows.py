@@ -1,0 +1,103 @@
+"""Write the rows of a batch into a sink's table, in the caller's transaction.
+
+The module ``publish.sinks.copy_text`` converts Arrow data to the text that COPY reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import IO, Any, Protocol
+
+from sqlalchemy import Connection
+
+from ha_engine.errors import SinkRefused
+from ha_engine.postgres.sink_table import Target, quoted
+
+_STAGE = "ha_engine_stage"
+
+
+class CsvRows(Protocol):
+    """Rows in PostgreSQL's CSV format without a header."""
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def body(self) -> IO[bytes]: ...
+
+
+def write_rows(connection: Connection, target: Target, parts: Iterable[CsvRows]) -> None:
+    """Insert or upsert the rows of all parts, which have the same columns.
+
+    No two rows of an upsert may have the same key. Only one part is in memory at a time.
+
+    Raises SinkRefused.
+    """
+    if target.mode == "insert":
+        for part in parts:
+            _copy(connection, target, target.quoted, part)
+    else:
+        _upsert(connection, target, parts)
+
+
+def _upsert(connection: Connection, target: Target, parts: Iterable[CsvRows]) -> None:
+    columns: tuple[str, ...] = ()
+    for part in parts:
+        columns = part.columns
+        _make_stage(connection, target, columns)
+        _copy(connection, target, f"pg_temp.{_STAGE}", part)
+    if not columns:
+        return
+    names = _listed(columns)
+    _execute(
+        connection,
+        # quoted() has quoted the names of the table and its columns.
+        f"INSERT INTO {target.quoted} ({names}) SELECT {names} FROM pg_temp.{_STAGE}"  # noqa: S608
+        f" ON CONFLICT ({_listed(target.key)}) DO {_replacement(target, columns)}",
+    )
+
+
+def _make_stage(connection: Connection, target: Target, columns: tuple[str, ...]) -> None:
+    if connection.info.get(_STAGE) == columns:
+        return
+    _execute(connection, f"DROP TABLE IF EXISTS pg_temp.{_STAGE}")
+    _execute(
+        connection,
+        f"CREATE TEMPORARY TABLE {_STAGE} ON COMMIT DELETE ROWS AS"  # noqa: S608 - as above
+        f" SELECT {_listed(columns)} FROM {target.quoted} WITH NO DATA",
+    )
+    connection.info[_STAGE] = columns
+
+
+def _replacement(target: Target, columns: tuple[str, ...]) -> str:
+    others = [quoted(name) for name in columns if name not in target.key]
+    if not others:
+        return "NOTHING"
+    return "UPDATE SET " + ", ".join(f"{name} = EXCLUDED.{name}" for name in others)
+
+
+def _copy(connection: Connection, target: Target, into: str, part: CsvRows) -> None:
+    with _driver(connection).cursor() as cursor:
+        statement = f"COPY {into} ({_listed(part.columns)}) FROM STDIN (FORMAT csv)"
+        cursor.copy_expert(statement, part.body, size=1 << 20)
+        # PostgreSQL before 18 ends a COPY at a line that is only \. even inside a quoted value.
+        if cursor.rowcount != part.rows:
+            raise SinkRefused(
+                f"table {target.name} took {cursor.rowcount} of {part.rows} rows; "
+                r"does a text value contain a line that is only \. ?"
+            )
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    return ", ".join(quoted(name) for name in columns)
+
+
+def _execute(connection: Connection, statement: str) -> None:
+    # Bypass SQLAlchemy, which would misread a colon or a per cent sign in a name.
+    with _driver(connection).cursor() as cursor:
+        cursor.execute(statement)
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection

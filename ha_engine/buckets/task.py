@@ -8,7 +8,7 @@ earlier active finds a higher epoch (RULES.md#r24).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
@@ -23,7 +23,6 @@ from ha_engine.publish.sinks.copy_text import CopyText, copy_text
 OUTCOME = pa.schema(
     [
         ("bucket", pa.int32()),
-        ("rows", pa.int64()),
         ("failure", pa.string()),
         ("reason", pa.string()),
         ("epoch", pa.int64()),
@@ -31,37 +30,39 @@ OUTCOME = pa.schema(
 )
 """The columns of a task's outcome. ``failure`` is the name of an error, ``reason`` its message, and
 ``epoch`` that of Fenced."""
-OUTCOME_DDL = "bucket int, rows bigint, failure string, reason string, epoch bigint"
+OUTCOME_DDL = "bucket int, failure string, reason string, epoch bigint"
 _ERRORS = {error.__name__: error for error in (SinkUnavailable, SinkRefused)}
 
 
 def write_partition(
-    place: BucketPlace, number: int, parts: Iterator[pa.RecordBatch]
+    place: BucketPlace, number: int, sizes: Mapping[int, int], parts: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write this task's partition, which is the bucket of the same number, and yield its outcome.
 
-    An outcome is a row and not an exception, since Spark would repeat a task that raises.
+    ``sizes`` has the rows of each bucket that has rows. An outcome is a row and not an exception,
+    since Spark would repeat a task that raises.
     """
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None
     bucket = context.partitionId()
-    counted = _Counted(parts)
     outcome: dict[str, object] = {"bucket": bucket}
     try:
-        write_bucket(place, number, bucket, counted)
+        write_bucket(place, number, bucket, sizes.get(bucket, 0), parts)
     except (SinkUnavailable, SinkRefused, Fenced) as error:
         outcome |= {"failure": type(error).__name__, "reason": str(error)}
         outcome["epoch"] = error.epoch if isinstance(error, Fenced) else None
-    counted.finish()
-    yield pa.RecordBatch.from_pylist([outcome | {"rows": counted.rows}], schema=OUTCOME)
+    yield pa.RecordBatch.from_pylist([outcome], schema=OUTCOME)
 
 
 def write_bucket(
-    place: BucketPlace, number: int, bucket: int, parts: Iterator[pa.RecordBatch]
+    place: BucketPlace, number: int, bucket: int, size: int, parts: Iterator[pa.RecordBatch]
 ) -> bool:
     """Write the rows of batch ``number`` in this bucket, and return whether it lacked them.
+
+    ``size`` is the number of the rows. If Spark cancels a task, the task sees an end of its input,
+    like that of a bucket with fewer rows. So a bucket of another size is not written.
 
     An insert keeps one part in memory, and an upsert the whole bucket, since it writes one row of
     each key. Raises SinkUnavailable, SinkRefused or Fenced.
@@ -80,10 +81,14 @@ def write_bucket(
     def texts() -> Iterator[CopyText]:
         """Each part gets the whole time, since a bucket has any number of parts."""
         nonlocal until
+        rows = 0
         for table in _tables(place, parts):
+            rows += table.num_rows
             until = time.monotonic() + place.timeout
             yield copy_text(table, place.key)
         until = time.monotonic() + place.timeout
+        if rows != size:
+            raise SinkUnavailable(f"the task got {rows} of {size} rows, since Spark cancelled it")
 
     try:
         return store.publish(number, place.epoch, texts(), lambda: until - time.monotonic())
@@ -100,26 +105,6 @@ def _tables(place: BucketPlace, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.
         for part in parts:
             if part.num_rows:
                 yield pa.Table.from_batches([part])
-
-
-class _Counted:
-    """Counts the rows of a bucket."""
-
-    def __init__(self, parts: Iterator[pa.RecordBatch]) -> None:
-        self._parts, self.rows = parts, 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        part = next(self._parts)
-        self.rows += part.num_rows
-        return part
-
-    def finish(self) -> None:
-        """Count the rows that nobody has read, such as those of a bucket that has the batch."""
-        for _ in self:
-            pass
 
 
 def error_of(place: BucketPlace, outcome: dict[str, object]) -> EngineError | None:

@@ -64,7 +64,7 @@ def read_application(config: Config) -> StreamApplication:
     Raises ConfigError, ApplicationError.
     """
     application = load_application(config.application)
-    sinks_of(_with_some_url(config), application)
+    sinks_of(_with_some_url(config), application, last_mark=lambda query: 0)
     for stream in application.streams.values():
         for source in stream.sources:
             source_options(stream, source, application.directory)

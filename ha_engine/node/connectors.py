@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from ha_engine.buckets.place import BucketPlace
 from ha_engine.config import Config
 from ha_engine.config.load import dereferenced
 from ha_engine.connectors.kafka.log import KafkaLog
@@ -26,11 +29,13 @@ from ha_engine.plugins import (
     source_kind,
 )
 from ha_engine.plugins.options import options_of
+from ha_engine.postgres.bucket_store import PostgresBucketStore
 from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.ledger_store import LedgerStore
 from ha_engine.postgres.sink_store import PostgresSinkStore
 from ha_engine.postgres.sink_table import Target
 from ha_engine.publish import Sink
+from ha_engine.publish.sinks.buckets import BucketedSink
 from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
 from ha_engine.publish.sinks.messages import MessageEncoder
 from ha_engine.publish.sinks.plugin import PluginSink
@@ -53,20 +58,26 @@ from ha_engine.receive.pull.puller import Puller
 from ha_engine.receive.receivers import Receivers
 
 
-def sinks_of(config: Config, application: StreamApplication) -> dict[tuple[str, str], Sink]:
+def sinks_of(
+    config: Config, application: StreamApplication, last_mark: Callable[[str], int]
+) -> dict[tuple[str, str], Sink]:
     """Make every sink of the application, by its query and its name. A sink connects at its first
-    use. Raises ConfigError."""
+    use. ``last_mark`` returns the newest mark of a query in the journal. Raises ConfigError."""
     return {
-        (query.name, spec.name): _sink(config, query.name, spec, application.directory)
+        (query.name, spec.name): _sink(
+            config, query.name, spec, application.directory, partial(last_mark, query.name)
+        )
         for query in application.queries.values()
         for spec in query.sinks
     }
 
 
-def _sink(config: Config, query: str, spec: SinkSpec, base: Path) -> Sink:
+def _sink(
+    config: Config, query: str, spec: SinkSpec, base: Path, last_mark: Callable[[], int]
+) -> Sink:
     match spec:
         case PostgresSinkSpec():
-            return _postgres_sink(config, query, spec, base)
+            return _postgres_sink(config, query, spec, base, last_mark)
         case PluginSinkSpec():
             return _plugin_sink(config, query, spec, base)
 
@@ -119,17 +130,67 @@ def plugin_options(query: str, spec: PluginSinkSpec, base: Path) -> BaseModel:
     return options_of(where, sink_kind(spec.type).Options, spec.options, base)
 
 
-def _postgres_sink(config: Config, query: str, spec: PostgresSinkSpec, base: Path) -> Sink:
+def _postgres_sink(
+    config: Config, query: str, spec: PostgresSinkSpec, base: Path, last_mark: Callable[[], int]
+) -> Sink:
+    key = LedgerKey(config.group, query, spec.name)
+    target = Target(spec.table, spec.mode, spec.key, spec.auto_create)
+    engine = database_engine(config, _url_of(query, spec, base), config.publish.timeout)
+    if spec.buckets is None:
+        return PostgresSink(spec.name, PostgresSinkStore(engine, key, target), spec.key)
+    buckets = PostgresBucketStore(engine, key, target, spec.buckets)
+    return BucketedSink(spec.name, buckets, spec.key, last_mark)
+
+
+def _url_of(query: str, spec: PostgresSinkSpec, base: Path) -> str | None:
+    """The URL of the sink's database, or None for the node's database. Raises ConfigError."""
     url = None if spec.url is None else dereferenced(spec.url, base, os.environ)
     if url is None and spec.url is not None:
         raise ConfigError(
             f"query {query}: the url of sink {spec.name} refers to {spec.url}, which is missing; "
             "provide it"
         )
-    key = LedgerKey(config.group, query, spec.name)
-    target = Target(spec.table, spec.mode, spec.key, spec.auto_create)
-    engine = database_engine(config, url, config.publish.timeout)
-    return PostgresSink(spec.name, PostgresSinkStore(engine, key, target), spec.key)
+    return url
+
+
+def bucket_places_of(
+    config: Config,
+    application: StreamApplication,
+    sinks: Mapping[tuple[str, str], Sink],
+    group_id: Callable[[], str | None],
+) -> dict[str, Callable[[int], BucketPlace | None]]:
+    """By query whose sink has buckets: where the tasks of an epoch write them, or None before that
+    epoch has claimed the sink. Raises ConfigError."""
+    places: dict[str, Callable[[int], BucketPlace | None]] = {}
+    for query in application.queries.values():
+        for spec in query.sinks:
+            sink = sinks[query.name, spec.name]
+            if isinstance(sink, BucketedSink) and isinstance(spec, PostgresSinkSpec):
+                url = _url_of(query.name, spec, application.directory)
+                place = BucketPlace(
+                    url=url or config.database.url.get_secret_value(),
+                    connect_timeout=config.database.connect_timeout,
+                    timeout=config.publish.timeout,
+                    group=config.group,
+                    group_id="",
+                    query=query.name,
+                    sink=spec.name,
+                    epoch=0,
+                    table=spec.table,
+                    mode=spec.mode,
+                    key=spec.key,
+                    buckets=spec.buckets or 1,
+                )
+                places[query.name] = partial(_claimed_place, sink, place, group_id)
+    return places
+
+
+def _claimed_place(
+    sink: BucketedSink, place: BucketPlace, group_id: Callable[[], str | None], epoch: int
+) -> BucketPlace | None:
+    if not sink.is_ready(epoch):
+        return None
+    return replace(place, group_id=group_id() or "", epoch=epoch)
 
 
 def receivers_of(

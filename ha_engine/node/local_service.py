@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
@@ -17,6 +18,7 @@ import pyarrow as pa
 import structlog
 
 from ha_engine import __version__
+from ha_engine.buckets.place import BucketPlace
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import (
@@ -97,6 +99,9 @@ class LocalService(rpc.LocalServicer):
     sequence, or None with a local master.
     If streams have logs of their own, ``check_logs`` raises SourceRefused if those that a query
     reads are others than before, or SourceUnavailable; it blocks.
+    ``buckets`` says for each query whose sink has buckets where the tasks of the given epoch write
+    them, or None while they may not. ``claim_again`` makes the node claim the sink of such a query
+    again, because only the ledger has the reason why a task could not write.
     ``on_stuck`` is called when the disk of the outbox has not answered for ``stuck_after`` seconds.
     """
 
@@ -112,10 +117,13 @@ class LocalService(rpc.LocalServicer):
         stuck_after: float = STUCK_SECONDS,
         endpoints: Callable[[int], Endpoints | None] = lambda last: None,
         check_logs: Callable[[str], None] | None = None,
+        buckets: Mapping[str, Callable[[int], BucketPlace | None]] = MappingProxyType({}),
+        claim_again: Callable[[str], None] = lambda query: None,
     ) -> None:
         self._steps, self._answers, self._outbox = steps, answers, outbox
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
         self._endpoints, self._check_logs = endpoints, check_logs
+        self._buckets, self._claim_again = buckets, claim_again
         # Threads of their own, since all others may wait for a sink.
         self._log_threads = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="logs")
         # By query and lineage: a query that Spark has not stopped yet may wait beside the new one.
@@ -139,6 +147,7 @@ class LocalService(rpc.LocalServicer):
             must_resume=query.must_resume,
             digest=query.digest,
             epoch=query.takeover.epoch if query.takeover else 0,
+            buckets=query.query in self._buckets,
         )
         self._to_query.put_nowait(pb.QueryCommand(run=run))
 
@@ -228,6 +237,28 @@ class LocalService(rpc.LocalServicer):
         await self._known(request.incarnation, context)
         return pb.SkippedReply(skipped=self._answers.skipped(request.query, request.number))
 
+    async def LocateBuckets(  # noqa: N802
+        self, request: pb.LocateBucketsRequest, context: Context
+    ) -> pb.LocateBucketsReply:
+        await self._known(request.incarnation, context)
+        await self._require_same_logs(request.query, context)
+        locate = self._buckets.get(request.query)
+        place = locate(request.epoch) if locate is not None else None
+        if place is None:
+            return pb.LocateBucketsReply(pending=True)
+        return pb.LocateBucketsReply(
+            url=place.url,
+            connect_timeout=place.connect_timeout,
+            timeout=place.timeout,
+            group=place.group,
+            group_id=place.group_id,
+            sink=place.sink,
+            table=place.table,
+            mode=place.mode,
+            key=place.key,
+            buckets=place.buckets,
+        )
+
     async def AdmitBatch(  # noqa: N802
         self, request: pb.AdmitBatchRequest, context: Context
     ) -> pb.AdmitBatchReply:
@@ -277,7 +308,8 @@ class LocalService(rpc.LocalServicer):
         if verdict is Admission.MISMATCH and self._answers.may_be_of_other_code(r.query, r.number):
             verdict = Admission.DONE
         if verdict in (Admission.ADMITTED, Admission.DONE):
-            self._steps.handle(on.BatchAdmitted(r.query, r.number, r.rows, r.bytes, r.lineage))
+            rows = r.rows + r.written_rows
+            self._steps.handle(on.BatchAdmitted(r.query, r.number, rows, r.bytes, r.lineage))
             self._admitted(r.query, r.number)
             if reported:
                 self._steps.handle(on.BatchDigested(r.query, r.number, reported))
@@ -331,6 +363,8 @@ class LocalService(rpc.LocalServicer):
         number, reason = failed.number, failed.reason
         log.warning("query failed", query=query, batch=number, reason=reason)
         self._steps.handle(on.QueryFailed(query, number, reason, lineage, failed.by_host))
+        if query in self._buckets:
+            self._claim_again(query)
 
     async def _prepare(self, request: pb.ReportQueryRequest) -> str:
         """The reason why the query must not start, or an empty string. An unavailable sink does not

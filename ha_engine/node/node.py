@@ -41,7 +41,7 @@ from ha_engine.node.build import (
     range_server_of,
     snapshot_service_of,
 )
-from ha_engine.node.connectors import receivers_of, sinks_of
+from ha_engine.node.connectors import bucket_places_of, receivers_of, sinks_of
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
 from ha_engine.node.driver import Driver
@@ -117,7 +117,7 @@ class Node:
         backlog = backlog_of(config, self.core, self.disk)
         self.gate = gate_of(config, self.application, self.driver, backlog, self.metrics.gate)
         replay(self.data.base, self.journal, self.outbox, self.core, self.gate)
-        self.sinks = sinks_of(config, self.application)
+        self.sinks = sinks_of(config, self.application, self._last_mark)
         self.publisher = self._stopped_publisher()
         self.logs = StreamLogs(self.application, self.gate.logs, lambda: self.journal.first)
         self.answers = LocalAnswers(self.core, self.journal, self.gate.logs)
@@ -167,6 +167,10 @@ class Node:
             give_up,
             endpoints=self._endpoints,
             check_logs=self.logs.require_same if self.logs.places else None,
+            buckets=bucket_places_of(
+                self.config, self.application, self.sinks, lambda: self.core.group_id
+            ),
+            claim_again=self.publisher.claim_again,
         )
 
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:
@@ -415,6 +419,9 @@ class Node:
 
     def highest_planned(self, query: str) -> float:
         return self.core.deployment.marks[query].ledger_end_max
+
+    def _last_mark(self, query: str) -> int:
+        return self.core.deployment.marks[query].last.number
 
     def _alive(self) -> bool:
         return not self.driver.ended.done()

@@ -135,7 +135,8 @@ def _mark_text(watermark: Watermark | None) -> str:
 class PostgresSinkSpec:
     """A table that gets the batches of a query.
 
-    If ``url`` is None, the table is in the node's own database.
+    If ``url`` is None, the table is in the node's own database. If ``buckets`` is a number, so many
+    tasks of Spark write each batch (RULES.md#r34).
     """
 
     name: str
@@ -144,6 +145,7 @@ class PostgresSinkSpec:
     key: tuple[str, ...] = ()
     auto_create: bool = False
     url: str | None = field(default=None, repr=False)
+    buckets: int | None = None
 
     @property
     def type(self) -> str:
@@ -151,6 +153,8 @@ class PostgresSinkSpec:
 
     @property
     def guarantee(self) -> str:
+        if self.buckets is not None:
+            return "exactly once: the rows and the ledger of each bucket move in one transaction"
         return "exactly once: the rows and the ledger move in one transaction"
 
     @property
@@ -160,8 +164,10 @@ class PostgresSinkSpec:
 
     @property
     def digest(self) -> str:
+        buckets = [] if self.buckets is None else [str(self.buckets)]
+        auto_create = str(self.auto_create)
         return _digest(
-            "postgres", self.name, self.table, self.mode, *self.key, str(self.auto_create)
+            "postgres", self.name, self.table, self.mode, *self.key, auto_create, *buckets
         )
 
 

@@ -176,7 +176,7 @@ def _query(name: str, raw: _Query, streams: Mapping[str, StreamSpec], path: Path
     where = f"queries.{name}"
     text = _text(where, raw, path)
     read = _streams_read(where, raw, text, streams)
-    mode = OutputMode(raw.output_mode)
+    mode, standby = OutputMode(raw.output_mode), Standby(raw.standby)
     return QuerySpec(
         name=name,
         text=text,
@@ -185,8 +185,14 @@ def _query(name: str, raw: _Query, streams: Mapping[str, StreamSpec], path: Path
         output_mode=mode,
         on_change=OnChange(raw.on_change) if raw.on_change else None,
         deterministic=raw.deterministic,
-        standby=Standby(raw.standby),
-        sinks=sinks_of(where, raw.sinks, mode, path.resolve().parent),
+        standby=standby,
+        sinks=sinks_of(
+            where,
+            raw.sinks,
+            mode,
+            path.resolve().parent,
+            runs_once=standby is Standby.WARM and raw.deterministic,
+        ),
     )
 
 

@@ -1,7 +1,8 @@
 """The query process: ``python -m ha_engine.query.main``.
 
 The query process starts Spark and runs the queries that the node process requests over its socket.
-The query process has no access to the lease, the peers, the database and the sinks.
+The query process has no access to the lease, the peers and the database. Only its tasks write to a
+sink, if the sink has buckets.
 """
 
 from __future__ import annotations

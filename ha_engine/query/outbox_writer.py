@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ha_engine.errors import QueryProcessFailed
-from ha_engine.outbox.batch_file import WrittenBatch, digest_of_table, write_batch_file
+from ha_engine.outbox.batch_file import (
+    WRITTEN_BY_TASKS,
+    WrittenBatch,
+    digest_of_table,
+    write_batch_file,
+)
 from ha_engine.query.link import NodeLink
 from ha_engine.query.offsets import mark_of_batch
 from ha_engine.query.reports import UNCOMPARED, Reports
@@ -21,6 +26,8 @@ from ha_engine.v1 import local_pb2 as pb
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from ha_engine.query.bucket_writer import BucketWriter
 
 _Verdict = pb.AdmitBatchReply
 
@@ -47,26 +54,38 @@ class OutboxPlace:
 class OutboxWriter:
     """The function that Spark calls for each batch.
 
-    ``error`` is the exception that ended the last call, before Spark wrapped it.
+    If there are ``buckets``, Spark's tasks write the rows to the sink, and the batch in the outbox
+    has none. ``error`` is the exception that ended the last call, before Spark wrapped it.
     """
 
     def __init__(
-        self, place: OutboxPlace, checkpoint: Path, link: NodeLink, reports: Reports
+        self,
+        place: OutboxPlace,
+        checkpoint: Path,
+        link: NodeLink,
+        reports: Reports,
+        buckets: BucketWriter | None = None,
     ) -> None:
-        self._place, self._checkpoint = place, checkpoint
+        self._place, self._checkpoint, self._buckets = place, checkpoint, buckets
         self._link, self._reports = link, reports
         self.error: Exception | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         try:
             number = mark_of_batch(self._checkpoint, batch_id)
-            self.put(number, frame.toArrow())
+            if self._buckets is None:
+                self.put(number, frame.toArrow())
+            else:
+                rows = self._buckets.write(number, frame)
+                self.put(number, WRITTEN_BY_TASKS, rows)
         except Exception as error:
             self.error = error
             raise
 
-    def put(self, number: int, table: pa.Table) -> None:
+    def put(self, number: int, table: pa.Table, written_rows: int = 0) -> None:
         """Write a batch, and return once the node has admitted it.
+
+        ``written_rows`` is the number of further rows, which tasks have written to the sink.
 
         Raises BatchDiffers, DiskFailed, Superseded.
         """
@@ -74,9 +93,11 @@ class OutboxWriter:
         written = write_batch_file(
             self._place.pending / name, table, query=self._place.query, number=number
         )
-        verdict = self._ask(number, written, digest="")
+        request = self._request(number, written, written_rows)
+        verdict = self._ask(request)
         if verdict == _Verdict.NEED_DIGEST:
-            verdict = self._ask(number, written, digest=self._digest(table))
+            request.digest = self._digest(table)
+            verdict = self._ask(request)
         if verdict == _Verdict.MISMATCH and not self._place.deterministic:
             verdict = _Verdict.DONE  # the rows that were admitted first remain
         match verdict:
@@ -91,18 +112,22 @@ class OutboxWriter:
                     "on something that differs between runs: run 'ha-engine app check'"
                 )
 
-    def _ask(self, number: int, written: WrittenBatch, *, digest: str) -> int:
-        request = pb.AdmitBatchRequest(
+    def _ask(self, request: pb.AdmitBatchRequest) -> int:
+        return self._link.call(self._link.stub.AdmitBatch, request).verdict
+
+    def _request(
+        self, number: int, written: WrittenBatch, written_rows: int
+    ) -> pb.AdmitBatchRequest:
+        return pb.AdmitBatchRequest(
             incarnation=self._link.address.incarnation,
             query=self._place.query,
             number=number,
             file=str(written.path.relative_to(self._place.directory)),
             rows=written.rows,
             bytes=written.bytes,
-            digest=digest,
             lineage=self._place.lineage,
+            written_rows=written_rows,
         )
-        return self._link.call(self._link.stub.AdmitBatch, request).verdict
 
     def _digest(self, table: pa.Table) -> str:
         return digest_of_table(table) if self._place.deterministic else UNCOMPARED

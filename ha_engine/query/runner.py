@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from ha_engine.errors import DiskFailed, QueryProcessFailed, StateLost
+from ha_engine.errors import DiskFailed, Fenced, QueryProcessFailed, SinkUnavailable, StateLost
 from ha_engine.query.application import StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
+from ha_engine.query.bucket_writer import BucketWriter
 from ha_engine.query.checkpoints import disown, offer, open_checkpoint, open_fenced
 from ha_engine.query.failure import (
     detail,
@@ -145,7 +146,10 @@ class QueryRunner:
             planned.spec.deterministic,
         )
         clear_pending(place)
-        writer = OutboxWriter(place, checkpoint, self._link, self._reports)
+        buckets = (
+            BucketWriter(self._link, command.query, command.epoch) if command.buckets else None
+        )
+        writer = OutboxWriter(place, checkpoint, self._link, self._reports, buckets)
         streaming = self._start_streaming(planned, writer, checkpoint)
         running = RunningQuery(command, planned, writer, checkpoint, streaming)
         with self._lock:
@@ -248,7 +252,10 @@ class QueryRunner:
         A worker's death without a reason counts as caused by the host only if the kernel killed a
         process for lack of memory.
         """
-        if isinstance(error, StateLost) or is_of_the_host(error) or is_useless_checkpoint(error):
+        # A sink that is away, or that another node has, is no fault of the batch either.
+        if isinstance(error, StateLost | SinkUnavailable | Fenced):
+            return True
+        if is_of_the_host(error) or is_useless_checkpoint(error):
             return True
         return is_worker_death(error) and self._kills.rose()
 

@@ -21,6 +21,7 @@ from ha_engine.query.plugin_sections import PluginSection, read_section
 
 M = TypeVar("M", bound=BaseModel)
 
+BUCKETS_MAX = 1024
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 
 
@@ -36,20 +37,45 @@ class PostgresSinkSection(Section):
     key: list[Name] = Field(default_factory=list)
     auto_create: bool = False
     url: str | None = None
+    buckets: int | None = Field(default=None, ge=1, le=BUCKETS_MAX)
 
 
 def sinks_of(
-    where: str, raw: list[PluginSection], mode: OutputMode, base: Path
+    where: str,
+    raw: list[PluginSection],
+    mode: OutputMode,
+    base: Path,
+    *,
+    runs_once: bool,
 ) -> tuple[SinkSpec, ...]:
-    """Read the sinks in a query's section. A relative path begins at the directory ``base``. Raises
-    ApplicationError."""
+    """Read the sinks in a query's section. A relative path begins at the directory ``base``.
+    ``runs_once`` is True if only the active runs the query, and each run of a batch makes the same
+    rows. Raises ApplicationError."""
     names = [sink.name for sink in raw]
     if len(set(names)) < len(names):
         raise ApplicationError(
             f"{where}.sinks: two sinks have the same name; rename one, since the ledger "
             "identifies a sink by name"
         )
-    return tuple(_sink(f"{where}.sinks.{sink.name}", sink, mode, base) for sink in raw)
+    sinks = tuple(_sink(f"{where}.sinks.{sink.name}", sink, mode, base) for sink in raw)
+    for sink in sinks:
+        if isinstance(sink, PostgresSinkSpec) and sink.buckets is not None:
+            _require_buckets_fit(f"{where}.sinks.{sink.name}.buckets", sinks, runs_once=runs_once)
+    return sinks
+
+
+def _require_buckets_fit(where: str, sinks: tuple[SinkSpec, ...], *, runs_once: bool) -> None:
+    if not runs_once:
+        raise ApplicationError(
+            f"{where}: buckets need standby: warm, so that only one node writes them, and a "
+            "deterministic query, so that a batch can be continued; set standby: warm and remove "
+            "deterministic: false, or remove buckets"
+        )
+    if len(sinks) > 1:
+        raise ApplicationError(
+            f"{where}: a query whose sink has buckets has no other sink, since its rows do not "
+            "pass the node; move the other sinks to a second query, or remove buckets"
+        )
 
 
 def _sink(where: str, raw: PluginSection, mode: OutputMode, base: Path) -> SinkSpec:
@@ -82,4 +108,6 @@ def _postgres_sink(
             f"{where}: output_mode complete repeats the whole result in each batch; "
             "use mode: upsert with key"
         )
-    return PostgresSinkSpec(name, raw.table, raw.mode, tuple(raw.key), raw.auto_create, raw.url)
+    return PostgresSinkSpec(
+        name, raw.table, raw.mode, tuple(raw.key), raw.auto_create, raw.url, raw.buckets
+    )

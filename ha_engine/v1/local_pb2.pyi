@@ -99,6 +99,7 @@ class RunQuery(_message.Message):
     MUST_RESUME_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     lineage: _builtins.str
     initial_mark: _builtins.int
@@ -111,6 +112,8 @@ class RunQuery(_message.Message):
     """Of the query's definition: the query process runs no other one under this version (docs/RULES.md#r23)."""
     epoch: _builtins.int
     """The epoch of the active, if only the active runs the query; else 0 (docs/RULES.md#r33)."""
+    buckets: _builtins.bool
+    """Spark's tasks write the rows to the query's sink (docs/RULES.md#r34)."""
     def __init__(
         self,
         *,
@@ -121,10 +124,11 @@ class RunQuery(_message.Message):
         must_resume: _builtins.bool = ...,
         digest: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        buckets: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "epoch", b"epoch", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "digest", b"digest", "epoch", b"epoch", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -408,6 +412,86 @@ class SkippedReply(_message.Message):
 Global___SkippedReply: _TypeAlias = SkippedReply  # noqa: Y015
 
 @_typing.final
+class LocateBucketsRequest(_message.Message):
+    """`epoch` is that of RunQuery."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    query: _builtins.str
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.str = ...,
+        query: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "incarnation", b"incarnation", "query", b"query"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateBucketsRequest: _TypeAlias = LocateBucketsRequest  # noqa: Y015
+
+@_typing.final
+class LocateBucketsReply(_message.Message):
+    """The table of a sink and its database; the times are in seconds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PENDING_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    CONNECT_TIMEOUT_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    SINK_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    pending: _builtins.bool
+    url: _builtins.str
+    """With the password."""
+    connect_timeout: _builtins.float
+    timeout: _builtins.float
+    group: _builtins.str
+    group_id: _builtins.str
+    sink: _builtins.str
+    table: _builtins.str
+    mode: _builtins.str
+    buckets: _builtins.int
+    @_builtins.property
+    def key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        pending: _builtins.bool = ...,
+        url: _builtins.str = ...,
+        connect_timeout: _builtins.float = ...,
+        timeout: _builtins.float = ...,
+        group: _builtins.str = ...,
+        group_id: _builtins.str = ...,
+        sink: _builtins.str = ...,
+        table: _builtins.str = ...,
+        mode: _builtins.str = ...,
+        key: _abc.Iterable[_builtins.str] | None = ...,
+        buckets: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "connect_timeout", b"connect_timeout", "group", b"group", "group_id", b"group_id", "key", b"key", "mode", b"mode", "pending", b"pending", "sink", b"sink", "table", b"table", "timeout", b"timeout", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateBucketsReply: _TypeAlias = LocateBucketsReply  # noqa: Y015
+
+@_typing.final
 class Extent(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -444,6 +528,7 @@ class AdmitBatchRequest(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
+    WRITTEN_ROWS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     query: _builtins.str
     number: _builtins.int
@@ -457,6 +542,8 @@ class AdmitBatchRequest(_message.Message):
     """
     lineage: _builtins.str
     """As in AwaitMarkRequest."""
+    written_rows: _builtins.int
+    """Rows that are not in the file, since tasks have written them to the sink (docs/RULES.md#r34)."""
     def __init__(
         self,
         *,
@@ -468,10 +555,11 @@ class AdmitBatchRequest(_message.Message):
         bytes: _builtins.int = ...,
         digest: _builtins.str = ...,
         lineage: _builtins.str = ...,
+        written_rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "digest", b"digest", "file", b"file", "incarnation", b"incarnation", "lineage", b"lineage", "number", b"number", "query", b"query", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "digest", b"digest", "file", b"file", "incarnation", b"incarnation", "lineage", b"lineage", "number", b"number", "query", b"query", "rows", b"rows", "written_rows", b"written_rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

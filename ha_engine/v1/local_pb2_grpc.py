@@ -61,6 +61,11 @@ class LocalStub:
                 request_serializer=ha__engine_dot_v1_dot_local__pb2.SkippedRequest.SerializeToString,
                 response_deserializer=ha__engine_dot_v1_dot_local__pb2.SkippedReply.FromString,
                 _registered_method=True)
+        self.LocateBuckets = channel.unary_unary(
+                '/ha_engine.v1.Local/LocateBuckets',
+                request_serializer=ha__engine_dot_v1_dot_local__pb2.LocateBucketsRequest.SerializeToString,
+                response_deserializer=ha__engine_dot_v1_dot_local__pb2.LocateBucketsReply.FromString,
+                _registered_method=True)
         self.AdmitBatch = channel.unary_unary(
                 '/ha_engine.v1.Local/AdmitBatch',
                 request_serializer=ha__engine_dot_v1_dot_local__pb2.AdmitBatchRequest.SerializeToString,
@@ -123,6 +128,13 @@ class LocalServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LocateBuckets(self, request, context):
+        """Where tasks write the buckets of the query's sink, or `pending` while they may not write.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AdmitBatch(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -175,6 +187,11 @@ def add_LocalServicer_to_server(servicer, server):
                     servicer.Skipped,
                     request_deserializer=ha__engine_dot_v1_dot_local__pb2.SkippedRequest.FromString,
                     response_serializer=ha__engine_dot_v1_dot_local__pb2.SkippedReply.SerializeToString,
+            ),
+            'LocateBuckets': grpc.unary_unary_rpc_method_handler(
+                    servicer.LocateBuckets,
+                    request_deserializer=ha__engine_dot_v1_dot_local__pb2.LocateBucketsRequest.FromString,
+                    response_serializer=ha__engine_dot_v1_dot_local__pb2.LocateBucketsReply.SerializeToString,
             ),
             'AdmitBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.AdmitBatch,
@@ -334,6 +351,33 @@ class Local:
             '/ha_engine.v1.Local/Skipped',
             ha__engine_dot_v1_dot_local__pb2.SkippedRequest.SerializeToString,
             ha__engine_dot_v1_dot_local__pb2.SkippedReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LocateBuckets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ha_engine.v1.Local/LocateBuckets',
+            ha__engine_dot_v1_dot_local__pb2.LocateBucketsRequest.SerializeToString,
+            ha__engine_dot_v1_dot_local__pb2.LocateBucketsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -74,6 +74,18 @@ def warm(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterat
         yield flights
 
 
+@pytest.fixture
+def bucketed(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
+    """A pair in which the executors of the active write the sinks."""
+    node = partial(node_on, cluster, tmp_path / "shared")
+    with (
+        fresh_database(postgres, "bucketed_cluster") as url,
+        flying(tmp_path, url, node, standby="warm", buckets=4) as flights,
+    ):
+        flights.pair.wait_protected()
+        yield flights
+
+
 def test_rows_are_those_of_the_reference_after_the_active_was_killed(flights: Flights) -> None:
     flights.send(20_000)
     flights.require_equal()
@@ -112,6 +124,22 @@ def test_warm_queries_continue_the_checkpoint_of_the_killed_active(warm: Flights
     warm.send(5_000)
     warm.require_equal()
     assert CONTINUED in first.log_text()
+
+
+def test_buckets_have_the_rows_of_the_reference_after_an_executor_and_the_active_were_killed(
+    bucketed: Flights, cluster: Cluster
+) -> None:
+    pair = bucketed.pair
+    bucketed.send(5_000)
+    cluster.kill_an_executor()
+    bucketed.send(15_000)
+    bucketed.require_equal()
+    first = pair.active()
+    assert first is not None
+    bucketed.send(5_000)
+    first.kill_everything()
+    bucketed.send(5_000)
+    bucketed.require_equal()
 
 
 @pytest.mark.parametrize(

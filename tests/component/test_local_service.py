@@ -17,12 +17,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from ha_engine import __version__
+from ha_engine.buckets.place import BucketPlace
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.node.local_service import LocalServer, LocalService, PreparedSink
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import digest_of_file, write_batch_file
+from ha_engine.query.bucket_writer import BucketWriter
+from ha_engine.query.link import Address, NodeLink
 from ha_engine.system.files import OsFiles
 from ha_engine.types import Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
@@ -45,6 +48,7 @@ class Recorder:
     ends: str | None = None
     told: list[on.Input] = field(default_factory=list)
     executors: list[pb.ReportExecutorsRequest] = field(default_factory=list)
+    claimed_again: list[str] = field(default_factory=list)
 
     def handle(self, event: on.Input) -> None:
         self.told.append(event)
@@ -138,6 +142,8 @@ async def local(tmp_path: Path, sinks: dict[str, dict[str, PreparedSink]]) -> As
         lambda query, number: None,
         recorder,
         check_logs=recorder.check_logs,
+        buckets={"bucketed": lambda epoch: PLACE if epoch == PLACE.epoch else None},
+        claim_again=recorder.claimed_again.append,
     )
     server = LocalServer(service, tmp_path / "run" / "s")
     await server.start()
@@ -146,6 +152,57 @@ async def local(tmp_path: Path, sinks: dict[str, dict[str, PreparedSink]]) -> As
         yield Local(recorder, outbox, directory, service, LocalStub(channel))
     watch.cancel()
     await server.stop()
+
+
+PLACE = BucketPlace(
+    url="postgresql://u:secret@host/d",
+    connect_timeout=2,
+    timeout=10,
+    group="default",
+    group_id="the-group",
+    query="bucketed",
+    sink="table",
+    epoch=4,
+    table="t",
+    mode="upsert",
+    key=("a", "b"),
+    buckets=8,
+)
+
+
+async def test_tasks_learn_where_they_write_once_their_epoch_has_claimed_the_sink(
+    local: Local, tmp_path: Path
+) -> None:
+    def request(query: str, epoch: int) -> pb.LocateBucketsRequest:
+        return pb.LocateBucketsRequest(incarnation="i", query=query, epoch=epoch)
+
+    link = NodeLink(Address(str(tmp_path / "run" / "s"), "i"))
+    assert await asyncio.to_thread(BucketWriter(link, "bucketed", 4).place) == PLACE
+    assert (await local.stub.LocateBuckets(request("bucketed", 5))).pending
+    assert (await local.stub.LocateBuckets(request("another", 4))).pending
+    with pytest.raises(grpc.aio.AioRpcError):
+        await local.stub.LocateBuckets(pb.LocateBucketsRequest(incarnation="j", query="q"))
+    local.recorder.log_error = SourceRefused("the topic is another one")
+    with pytest.raises(grpc.aio.AioRpcError, match="another one"):
+        await local.stub.LocateBuckets(request("bucketed", 4))
+
+
+async def test_rows_that_tasks_have_written_are_rows_of_the_batch(local: Local) -> None:
+    request = local.pending(1)
+    request.written_rows = 40
+    await local.stub.AdmitBatch(request)
+    told = [one for one in local.recorder.told if isinstance(one, on.BatchAdmitted)]
+    assert [one.rows for one in told] == [40 + request.rows]
+
+
+async def test_failure_of_a_query_whose_tasks_write_has_its_sink_claimed_again(
+    local: Local,
+) -> None:
+    for query in ("q", "bucketed"):
+        failed = pb.QueryFailed(reason="a higher epoch", by_host=True)
+        report = pb.ReportQueryRequest(incarnation="i", query=query, failed=failed)
+        await local.stub.ReportQuery(report)
+    assert local.recorder.claimed_again == ["bucketed"]
 
 
 async def test_deleted_directory_of_the_socket_is_made_again(local: Local, tmp_path: Path) -> None:

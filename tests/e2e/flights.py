@@ -25,13 +25,18 @@ def flying(
     /,
     *,
     standby: str = "hot",
+    buckets: int | None = None,
     **sections: dict[str, Any],
 ) -> Iterator[Flights]:
-    """Run a pair with the demo's application, whose queries have that standby."""
+    """Run a pair with the demo's application, whose queries have that standby, and whose sinks have
+    so many buckets."""
     application = sample_application("flights.yaml")
     application = application.replace(
         "    output_mode:", f"    standby: {standby}\n    output_mode:"
     )
+    if buckets is not None:
+        created = "        auto_create: true"
+        application = application.replace(created, f"{created}\n        buckets: {buckets}")
     pair = Pair(directory, application, database_url, node, **sections)
     with running_pair(pair):
         yield Flights(pair, database_url)

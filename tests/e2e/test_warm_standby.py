@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
-from tests.e2e.databases import fresh_database
+from tests.e2e.databases import fresh_database, rows
 from tests.e2e.flights import Flights, flying
 from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
 from tests.e2e.pair import same_journal
@@ -79,3 +79,52 @@ def test_node_that_stopped_the_queries_runs_them_again_in_the_same_process(
         flights.send(5_000)
         flights.require_equal()
         pair.wait_protected()
+
+
+@pytest.fixture
+def bucketed(tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
+    """A pair whose tasks write the sinks."""
+    with (
+        fresh_database(postgres, "bucketed") as url,
+        flying(tmp_path, url, standby="warm", buckets=4, snapshot={"interval": "5s"}) as flights,
+    ):
+        flights.pair.wait_protected()
+        yield flights
+
+
+def test_buckets_have_the_rows_of_the_reference_after_the_active_was_killed_in_its_batches(
+    bucketed: Flights,
+) -> None:
+    pair = bucketed.pair
+    bucketed.send(20_000)
+    for kill in ["everything"] * 3 + ["query", "node", "query"]:
+        wait_until(lambda: pair.active() is not None, within=SPARK_SECONDS)
+        active = pair.active()
+        assert active is not None
+        newest = newest_batch(bucketed)
+        bucketed.send(5_000)
+        wait_until(lambda: newest_batch(bucketed) > newest, within=SPARK_SECONDS, every=0.01)  # noqa: B023
+        if kill == "everything":
+            active.kill_everything()
+            bucketed.send(2_000)
+            active.start()
+            pair.wait_protected()
+        else:
+            active.kill(kill)
+    wait_until(lambda: pair.active() is not None, within=SPARK_SECONDS)
+    bucketed.require_equal()
+    names = {f"table#{bucket}/4" for bucket in range(4)}
+    for query in ("delays", "alerts"):
+        assert {sink for sink, _ in ledger(bucketed, query)} == names
+        assert len({batch for _, batch in ledger(bucketed, query)}) == 1
+
+
+def ledger(flights: Flights, query: str) -> list[tuple[str, int]]:
+    """Return the last batch of each bucket of the query."""
+    found = f"SELECT sink, batch FROM ha_engine_ledger WHERE query = '{query}'"
+    return rows(flights.database_url, found)
+
+
+def newest_batch(flights: Flights) -> int:
+    """Return the newest batch of which a bucket is written."""
+    return max((batch for _, batch in ledger(flights, "delays")), default=0)

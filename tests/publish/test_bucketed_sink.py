@@ -68,7 +68,8 @@ def parts(*tables: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def write(place: BucketPlace, number: int, bucket: int, *tables: pa.Table) -> bool:
-    return write_bucket(place, number, bucket, parts(*tables))
+    size = sum(table.num_rows for table in tables)
+    return write_bucket(place, number, bucket, size, parts(*tables))
 
 
 def ledger(url: str) -> list[tuple[object, ...]]:
@@ -128,6 +129,18 @@ def test_refused_row_leaves_nothing_of_its_bucket(database_url: str) -> None:
         write(place_of(database_url), 1, 0, ROWS, pa.table({"k": ["c", "d\0"], "n": [3, 4]}))
     assert written(database_url) == []
     assert write(place_of(database_url), 1, 0, ROWS)
+
+
+@pytest.mark.parametrize("target", [INSERT, UPSERT])
+def test_task_whose_input_was_cut_writes_nothing(database_url: str, target: Target) -> None:
+    """Spark ends the input of a task that it cancels, as if there were no further rows."""
+    claimed(database_url, target)
+    place = place_of(database_url, target)
+    for cut in (parts(ROWS), parts()):
+        with pytest.raises(SinkUnavailable, match="of 3 rows"):
+            write_bucket(place, 1, 0, 3, cut)
+    assert written(database_url) == []
+    assert write(place, 1, 0, ROWS)
 
 
 def test_two_tasks_of_one_bucket_write_it_once(database_url: str) -> None:

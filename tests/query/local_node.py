@@ -53,6 +53,8 @@ class LocalNode(rpc.LocalServicer):
         self.seen = Seen()
         self.refusals: dict[str, str] = {}
         self.skipped: set[tuple[str, int]] = set()
+        # By query and epoch, where tasks write the buckets of the query's sink.
+        self.buckets: dict[tuple[str, int], pb.LocateBucketsReply] = {}
         # By sequence, where the log of a stream ends there.
         self.log_ends: dict[int, str] = {}
         # The journal begins after this mark of each query.
@@ -185,6 +187,12 @@ class LocalNode(rpc.LocalServicer):
     ) -> pb.SkippedReply:
         self._known(request.incarnation, context)
         return pb.SkippedReply(skipped=(request.query, request.number) in self.skipped)
+
+    def LocateBuckets(  # noqa: N802
+        self, request: pb.LocateBucketsRequest, context: grpc.ServicerContext
+    ) -> pb.LocateBucketsReply:
+        self._known(request.incarnation, context)
+        return self.buckets.get((request.query, request.epoch), pb.LocateBucketsReply(pending=True))
 
     def AdmitBatch(  # noqa: N802
         self, request: pb.AdmitBatchRequest, context: grpc.ServicerContext

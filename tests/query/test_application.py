@@ -86,6 +86,16 @@ def test_digest_changes_exactly_with_settings_that_change_the_output(tmp_path: P
     assert url.digest == app.digest
 
 
+def test_buckets_change_the_digest_of_a_warm_application(tmp_path: Path) -> None:
+    text = GOOD.replace("    sinks:", "    standby: warm\n    sinks:")
+    bucketed = text.replace("auto_create: true", "auto_create: true, buckets: 8")
+    without, eight = (load_application(write(tmp_path, one)) for one in (text, bucketed))
+    assert eight.queries["late"].sinks[0].buckets == 8
+    assert "of each bucket" in eight.queries["late"].sinks[0].guarantee
+    four = load_application(write(tmp_path, bucketed.replace("buckets: 8", "buckets: 4")))
+    assert len({without.digest, eight.digest, four.digest}) == 3
+
+
 def test_digest_of_a_function_query_covers_its_file(tmp_path: Path) -> None:
     text = GOOD.replace(
         "sql: SELECT carrier, delay FROM departures WHERE delay > 60", "function: mine:late"
@@ -139,6 +149,20 @@ def test_digest_covers_the_files_that_a_format_names(tmp_path: Path, form: str) 
         ("  late:", "  2late:", "is not a name"),
         ("auto_create: true", "mode: upsert", "needs key"),
         ("auto_create: true", "key: [carrier]", "only for mode upsert"),
+        ("auto_create: true", "buckets: 0", "greater than or equal to 1"),
+        ("auto_create: true", "buckets: 8", "set standby: warm"),
+        (
+            "    sinks:\n      - {name: table, type: postgres, table: public.late,",
+            "    standby: warm\n    deterministic: false\n"
+            "    sinks:\n      - {name: table, type: postgres, table: public.late, buckets: 8,",
+            "remove deterministic: false",
+        ),
+        (
+            "    sinks:\n      - {name: table, type: postgres, table: public.late,",
+            "    standby: warm\n    sinks:\n      - {name: out, type: stdout}\n"
+            "      - {name: table, type: postgres, table: public.late, buckets: 8,",
+            "move the other sinks to a second query",
+        ),
         ("[_received_at, _event_id]", "[_now]", "_received_at"),
         ("carrier: string not null", "_event_id: string", "engine's own column"),
         ("  weather:", "  Departures:", "only in case"),

@@ -430,7 +430,7 @@ BREAKAGES = (
     Breakage(
         "R34",
         "postgres.bucket_store",
-        "PostgresBucketStore.publish_all",
+        "PostgresBucketStore.publish",
         "not all(advanced)",
         "False",
         "publish/test_bucketed_sink.py",
@@ -446,7 +446,7 @@ BREAKAGES = (
     Breakage(
         "R34",
         "postgres.bucket_store",
-        "PostgresBucketStore.claim_all",
+        "PostgresBucketStore.claim",
         "min(last)",
         "max(last)",
         "publish/test_bucketed_sink.py",

@@ -9,18 +9,16 @@ from sqlalchemy import Connection, Engine
 from ha_engine.errors import SinkRefused, SinkUnavailable
 from ha_engine.postgres.ledger import Ledger, LedgerKey, require_same_buckets
 from ha_engine.postgres.ledger_store import Remaining
-from ha_engine.postgres.sink_store import PostgresSinkStore
+from ha_engine.postgres.sink_store import SinkTable
 from ha_engine.postgres.sink_table import Target
 from ha_engine.postgres.table_rows import CsvRows, write_rows
 
 
-class PostgresBucketStore(PostgresSinkStore):
+class PostgresBucketStore(SinkTable):
     """The table of a sink, and one ledger row for each of its ``buckets``.
 
     A batch is published once every bucket has it. Buckets differ by at most one batch, since a
     query begins a batch after every bucket has the batch before.
-
-    The methods raise what those of PostgresSinkStore raise.
     """
 
     def __init__(self, engine: Engine, key: LedgerKey, target: Target, buckets: int) -> None:
@@ -29,7 +27,7 @@ class PostgresBucketStore(PostgresSinkStore):
         self._key, self._names = key, [one.sink for one in keys]
         self._buckets = [Ledger(one, target.schema) for one in keys]
 
-    def claim_all(
+    def claim(
         self, epoch: int, start_after: int, group_id: str, remaining: Remaining
     ) -> tuple[int, int]:
         """Raise the epoch of all ledger rows, commit, and return the lowest and the highest last
@@ -45,7 +43,7 @@ class PostgresBucketStore(PostgresSinkStore):
         last = self._ledgers.transact(work, remaining)
         return min(last), max(last)
 
-    def publish_all(
+    def publish(
         self, batch: int, epoch: int, parts: Iterable[CsvRows] | None, remaining: Remaining
     ) -> None:
         """Return if every bucket has ``batch``.

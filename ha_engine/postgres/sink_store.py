@@ -14,8 +14,8 @@ from ha_engine.postgres.sink_table import Target, prepare
 from ha_engine.postgres.table_rows import CsvRows, write_rows
 
 
-class PostgresSinkStore:
-    """The table and the ledger row of one sink, or of one bucket of a sink.
+class SinkTable:
+    """The table of a sink, and the ledger beside it.
 
     ``group_id`` is the group's UUID, for a caller that does not claim the ledger row itself.
 
@@ -41,6 +41,14 @@ class PostgresSinkStore:
 
         self._ledgers.transact(work, remaining)
 
+    def close(self) -> None:
+        """Close the connection to the sink's database; a later call opens another connection."""
+        self._ledgers.close()
+
+
+class PostgresSinkStore(SinkTable):
+    """The table and the ledger row of one sink, or of one bucket of a sink."""
+
     def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int:
         """Raise the epoch of the ledger row, commit, and return the last published batch."""
         return self._ledgers.claim(epoch, start_after, group_id, remaining)
@@ -63,7 +71,3 @@ class PostgresSinkStore:
             return True
 
         return self._ledgers.transact(work, remaining)
-
-    def close(self) -> None:
-        """Close the connection to the sink's database; a later call opens another connection."""
-        self._ledgers.close()

@@ -13,28 +13,28 @@ from ha_engine.outbox.batch_file import WRITTEN_BY_TASKS, read_batch_file
 from ha_engine.outbox.outbox import OutboxBatch
 from ha_engine.publish.sink import Deadline, Remaining
 from ha_engine.publish.sinks.copy_text import CopyText
-from ha_engine.publish.sinks.postgres import PostgresSink, SinkStore
+from ha_engine.publish.sinks.postgres import TableSink, TableStore
 
 
-class BucketStore(SinkStore, Protocol):
-    """The database of a sink with buckets; its methods raise what those of SinkStore raise."""
+class BucketStore(TableStore, Protocol):
+    """The database of a sink with a ledger row for each bucket."""
 
-    def claim_all(
+    def claim(
         self, epoch: int, start_after: int, group_id: str, remaining: Remaining
     ) -> tuple[int, int]: ...
-    def publish_all(
+    def publish(
         self, batch: int, epoch: int, parts: Iterable[CopyText] | None, remaining: Remaining
     ) -> None: ...
 
 
-class BucketedSink(PostgresSink):
+class BucketedSink(TableSink):
     """Implements ``publish.Sink``. ``last_mark`` returns the query's newest mark in the journal."""
 
     def __init__(
         self, name: str, store: BucketStore, key: tuple[str, ...], last_mark: Callable[[], int]
     ) -> None:
         super().__init__(name, store, key)
-        self._all, self._last_mark = store, last_mark
+        self._store, self._last_mark = store, last_mark
         self._claimed = 0
 
     def is_ready(self, epoch: int) -> bool:
@@ -48,7 +48,7 @@ class BucketedSink(PostgresSink):
         up. Then return the number of that batch, which must not be used again (RULES.md#r26).
         """
         remaining = deadline.remaining_seconds
-        lowest, highest = self._all.claim_all(epoch, start_after, group_id, remaining)
+        lowest, highest = self._store.claim(epoch, start_after, group_id, remaining)
         self._claimed = epoch
         return lowest if highest <= self._last_mark() else highest
 
@@ -61,4 +61,4 @@ class BucketedSink(PostgresSink):
         remaining, table = deadline.remaining_seconds, read_batch_file(batch.path)
         by_tasks = table.schema.equals(WRITTEN_BY_TASKS.schema)
         parts = None if by_tasks else self._parts(table, remaining)
-        self._all.publish_all(number, epoch, parts, remaining)
+        self._store.publish(number, epoch, parts, remaining)

@@ -61,8 +61,8 @@ def write_bucket(
 ) -> bool:
     """Write the rows of batch ``number`` in this bucket, and return whether it lacked them.
 
-    ``size`` is the number of the rows. If Spark cancels a task, the task sees an end of its input,
-    like that of a bucket with fewer rows. So a bucket of another size is not written.
+    ``size`` is the number of the rows. Spark may end the input of a task that it cancels, which
+    looks like a bucket with fewer rows. So a bucket of another size is not written.
 
     An insert keeps one part in memory, and an upsert the whole bucket, since it writes one row of
     each key. Raises SinkUnavailable, SinkRefused or Fenced.

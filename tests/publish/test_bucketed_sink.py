@@ -133,7 +133,7 @@ def test_refused_row_leaves_nothing_of_its_bucket(database_url: str) -> None:
 
 @pytest.mark.parametrize("target", [INSERT, UPSERT])
 def test_task_whose_input_was_cut_writes_nothing(database_url: str, target: Target) -> None:
-    """Spark ends the input of a task that it cancels, as if there were no further rows."""
+    """Spark may end the input of a task that it cancels, as if there were no further rows."""
     claimed(database_url, target)
     place = place_of(database_url, target)
     for cut in (parts(ROWS), parts()):

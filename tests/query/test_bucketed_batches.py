@@ -26,7 +26,7 @@ from tests.query.local_node import LocalNode, run_command
 from tests.query.test_batches import Applications, Runners
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.rotates("file")]
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 COUNTS = """

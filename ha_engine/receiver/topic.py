@@ -67,9 +67,10 @@ class Topic:
     @property
     def problem(self) -> str | None:
         """Why the topic takes no records now, or None if it does."""
-        if self._problem is None and self._last.stops_all and self._last.error is not None:
-            return f"{self.where}: {self._last.error.str()}"
-        return self._problem
+        problem, error = self._problem, self._last.error  # which other threads change
+        if problem is None and error is not None and self._last.stops_all:
+            return f"{self.where}: {error.str()}"
+        return problem
 
     def start(self) -> None:
         """Begin to watch the brokers."""

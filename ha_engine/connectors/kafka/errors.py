@@ -106,4 +106,5 @@ class LastError:
     @property
     def stops_all(self) -> bool:
         """Whether the client can do nothing while the error lasts."""
-        return self._are_all_down or (self.error is not None and advice_for(self.error) is not None)
+        error = self.error  # which another thread may clear
+        return self._are_all_down or (error is not None and advice_for(error) is not None)

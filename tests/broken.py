@@ -139,7 +139,10 @@ def _code_within_limit(pid: int) -> int:
 def _code_of(what: list[str]) -> int:
     match what:
         case ["tests", tests]:
-            return pytest.main([*OPTIONS, tests])
+            # Without a directory of its own, a run closes the one above those of all runs, where
+            # the servers of another run may be about to start.
+            with tempfile.TemporaryDirectory(prefix="broken-") as directory:
+                return pytest.main([*OPTIONS, f"--basetemp={directory}/run", tests])
         case ["histories", kind, seeds]:
             return _code_of_histories(kind, int(seeds))
         case _:

@@ -173,6 +173,7 @@ class EmbeddedPostgres:
     def _try_to_launch(self, server: Any) -> None:
         options = " ".join(f"-c {name}='{value}'" for name, value in _SETTINGS.items())
         options += f" -k '{_socket_dir(self._data, server)}'"
+        _make_reachable(self._data)  # others may have changed a directory above since initdb
         done = _run(
             server,
             "pg_ctl",

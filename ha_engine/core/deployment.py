@@ -146,9 +146,8 @@ class Deployment:
         return min(map(self._need, self.marks), default=self._trimmed_through)
 
     def _need(self, name: str) -> int:
-        # A query on standby will continue a state that another node has, or that of a snapshot.
         on_standby = self.lives[name].state is QueryState.STANDBY
-        return self.marks[name].last.through if on_standby else self.marks[name].need
+        return self.marks[name].need_on_standby if on_standby else self.marks[name].need
 
     def forget_through(self, sequence: int) -> None:
         """Forget the marks and skips in the records up to ``sequence``, which the journal has

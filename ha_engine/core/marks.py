@@ -50,8 +50,6 @@ class QueryMarks:
         self.last = self.initial
         # Marks from a restored snapshot whose records the journal does not have yet.
         self.unwritten: list[Mark] = []
-        # Whether the record of ``kept_after`` came after the base, or is still to come.
-        self._begins_unwritten = False
         self._throughs = array("Q")
         self._sequences = array("Q")
         self._pending = PendingEvents(limits.max_events_per_batch)
@@ -219,7 +217,6 @@ class QueryMarks:
         """Load from the base what the trimmed records said about the query."""
         self.initial, self.kept_after, self.unwritten = base.initial, base.last, [*base.ahead]
         self.last = base.last
-        self._begins_unwritten = bool(base.ahead)
         self.admitted = base.last.number
         self.recorded = dict(base.published)
         self.unanswered = set(base.unheard) & set(self.sinks)
@@ -260,7 +257,6 @@ class QueryMarks:
         count = bisect_right(self._sequences, sequence)
         if count:
             self.kept_after = self.mark_at(self.kept_after.number + count)
-            self._begins_unwritten = False
             self._throughs, self._sequences = self._throughs[count:], self._sequences[count:]
             self.admitted = max(self.admitted, self.kept_after.number)
 
@@ -400,16 +396,25 @@ class QueryMarks:
         ``epochs`` has the first position of each epoch. Two journals with the same epoch record
         have the same records before it, and an active writes all records of its epoch. So the
         active of an epoch has run this journal's batches up to the last mark of that epoch. Only
-        batches after which this node can continue count. The record of the mark ``kept_after`` is
-        among those that are trimmed, unless it is still to be written.
+        batches after which this node can continue count: the journal must have their marks and all
+        later records.
         """
         published = self.published_committed(committed)
         ends = [start.sequence - 1 for start in epochs[1:]] + [committed]
         for start, end in zip(epochs, ends, strict=True):
             number = min(published, self.kept_after.number + bisect_right(self._sequences, end))
-            has_kept_after = end >= trimmed_through and not self._begins_unwritten
-            if number >= max(1, self.kept_after.number + (not has_kept_after)):
+            has_mark = number > self.kept_after.number
+            if has_mark and self.mark_at(number).through >= trimmed_through:
                 yield start.epoch, number
+
+    @property
+    def need_on_standby(self) -> int:
+        """Like ``need``, while only another node runs the query.
+
+        The state will be one after a batch that every sink has, or that of a snapshot.
+        """
+        number = min(self.published_through, self.last.number)
+        return self.mark_at(max(number, self.kept_after.number)).through
 
     # -- planning ----------------------------------------------------------------------------------
 

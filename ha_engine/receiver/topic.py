@@ -66,7 +66,7 @@ class Topic:
 
     @property
     def problem(self) -> str | None:
-        """Why the topic takes no records now, or None if it does."""
+        """The reason why the topic takes no records now, or None if it does."""
         problem, error = self._problem, self._last.error  # which other threads change
         if problem is None and error is not None and self._last.stops_all:
             return f"{self.where}: {error.str()}"
@@ -103,8 +103,6 @@ class Topic:
                 self._look()
             except EngineError as error:
                 self._become(str(error))
-                # The client may ask a broker that is gone, and no other one, for ever.
-                self._cluster = Cluster(self._options, SOURCE)
             else:
                 self._last.clear()
                 self._become(None)

@@ -44,17 +44,31 @@ class End:
 
 class Cluster:
     """The connection for questions. Every method blocks for at most a few times
-    ``options.timeout``, and raises the errors of ``failures``."""
+    ``options.timeout``, and raises the errors of ``failures``.
+
+    After a failure, the next question gets a new client: when a broker died, a client sometimes
+    answers no call that was under way, or asks that broker and no other one for ever.
+    """
 
     def __init__(self, options: ClusterOptions, failures: Failures) -> None:
         self._options, self._failures = options, failures
         self._kafka: Any = library("confluent_kafka", "kafka", failures.refused)
         self._api: Any = library("confluent_kafka.admin", "kafka", failures.refused)
         self._last = LastError()
+        self._made = self._new_client()
+
+    def _new_client(self) -> Any:
         try:
-            self._client = self._api.AdminClient(settings(options) | {"error_cb": self._last.note})
+            return self._api.AdminClient(settings(self._options) | {"error_cb": self._last.note})
         except self._kafka.KafkaException as error:
-            raise failures.of_options(error, options) from error
+            raise self._failures.of_options(error, self._options) from error
+
+    @property
+    def _client(self) -> Any:
+        if self._made is None:
+            self._last.clear()
+            self._made = self._new_client()
+        return self._made
 
     def topic(self, name: str) -> Topic:
         """Describe the topic ``name``."""
@@ -86,7 +100,7 @@ class Cluster:
         return {number: one.offset for number, one in found.items()}
 
     def committed_ends(self, topic: str, partitions: Collection[int]) -> dict[int, End]:
-        """What ``last`` returns with ``committed``, and the epoch of each leader."""
+        """The offsets of ``last`` with ``committed``, and the epoch of each leader."""
         return self._offsets(topic, partitions, self._api.OffsetSpec.latest(), committed=True)
 
     def settings_of(self, topic: str) -> dict[str, str]:
@@ -158,8 +172,7 @@ class Cluster:
     def _error(self, asked: Future[Any]) -> BaseException | None:
         """Wait for an answer. Return the error of Kafka, or None.
 
-        The wait has its own limit: the client sometimes never answers a call that was under way, or
-        that came soon, when a broker died. A new client answers.
+        The wait has its own limit, since the client may never answer.
 
         An error that ``result`` raises would have a traceback, and so refer to its own future. Such
         a cycle would keep the threads of clients until the garbage collector finds it.
@@ -168,6 +181,7 @@ class Cluster:
         try:
             error = asked.exception(seconds)
         except TimeoutError:
+            self._made = None
             raise self._failures.unavailable(
                 f"the client of Kafka gave no answer within {seconds:g} s; it is made again"
             ) from None
@@ -178,6 +192,7 @@ class Cluster:
     def _failure(self, error: Any, problem: str) -> Exception:
         """The error of a call. A call that times out tells no reason, but the connections do."""
         self._client.poll(0)
+        self._made = None
         last = self._last.error
         if error.args[0].name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN") and last:
             return self._failures.of(last, f"{problem} by {self._options.brokers[0]}")

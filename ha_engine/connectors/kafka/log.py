@@ -159,14 +159,15 @@ class TopicIdentity:
     def require(self, offset: str) -> None:
         """Ask the brokers. Raises SourceRefused if it is another topic or another history, and
         SourceUnavailable."""
-        cluster, self._cluster = self._cluster or Cluster(self._options, SOURCE), None
+        if self._cluster is None:
+            self._cluster = Cluster(self._options, SOURCE)
         known = Positions.parse(offset)
         if self._known is not None and self._known.next == known.next:
             known.epochs = self._known.epochs  # of leaders that had these records too
-        ends = cluster.committed_ends(known.topic, range(len(known.next)))
-        _require_same(known, cluster.topic(self._options.topic), self._options)
+        ends = self._cluster.committed_ends(known.topic, range(len(known.next)))
+        _require_same(known, self._cluster.topic(self._options.topic), self._options)
         _require_history(known, ends, self._options)
-        self._cluster, self._known = cluster, known  # after a failure, the client is made again
+        self._known = known
 
 
 def _require_same(known: Positions, topic: Topic, options: KafkaLogOptions) -> None:

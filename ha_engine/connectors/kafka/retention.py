@@ -1,4 +1,4 @@
-"""How far the retention of a topic is from the records that a node may still need."""
+"""Measure how far the retention of a topic is from the records that a node may still need."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class TopicRetention:
 
         The call blocks. Raises SourceRefused, SourceUnavailable.
         """
-        cluster, self._cluster = self._cluster or Cluster(self._options, SOURCE), None
+        if self._cluster is None:
+            self._cluster = Cluster(self._options, SOURCE)
         topic, positions = self._options.topic, Positions.parse(needed)
         numbers = range(len(positions.next))
-        first, last = cluster.first(topic, numbers), cluster.last(topic, numbers)
-        self._cluster = cluster  # after a failure, the client is made again
+        first, last = self._cluster.first(topic, numbers), self._cluster.last(topic, numbers)
         return headroom(positions.next, first, last)

@@ -215,15 +215,11 @@ class Facts:
 
     def _take_back(self, node: SimNode, durable: int) -> None:
         """Note that records which were given up in favour of another node are back."""
-        batches = self.group.around.batches
         for record in node.disk.records[len(self.committed) : durable]:
             if record.position not in self.given_up:
                 break
             self.committed.append(record.position)
             self._note_committed(node, record)
-            content = self.contents.get(record.position)
-            if isinstance(record.body, Mark) and content is not None:
-                batches.setdefault(record.body.query, {})[record.body.number] = content
 
     def given_up_mark(self, node: SimNode, query: str, number: int) -> Position | None:
         """Return the position of the mark of batch ``number`` on that node's disk, if it was given
@@ -236,6 +232,7 @@ class Facts:
 
     def _note_committed(self, node: SimNode, record: Record) -> None:
         self.given_up.discard(record.position)
+        content = self.contents.get(record.position)  # of a mark that was given up before
         match record.body:
             case Events() as events:
                 for one in events.submissions:
@@ -244,6 +241,8 @@ class Facts:
                     require(not twice, "I11", f"{key} is stored twice")
             case Mark(query, number) as mark:
                 self.marks[(query, number)] = record.position
+                if content is not None:
+                    self.group.around.batches.setdefault(query, {})[number] = content
                 if mark.through <= node.disk.base.position.sequence:
                     self._bring_back(mark)
             case _:

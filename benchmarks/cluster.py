@@ -8,9 +8,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +23,7 @@ from benchmarks.database import Database
 from benchmarks.engine_side import ROUND_SECONDS, Sections, merged, processes_of
 from benchmarks.feeder import Feeder
 from benchmarks.kafka import JARS, PATIENT, put
-from benchmarks.processes import session_of, standing_still
+from benchmarks.processes import plain_job, session_of, standing_still
 from benchmarks.report import Result
 from benchmarks.waiting import wait_until
 from benchmarks.workload import (
@@ -77,7 +74,7 @@ def waiting(streams):
 
 
 class Side(Protocol):
-    """Whoever reads the events of a topic."""
+    """A reader of the events of a topic."""
 
     name: str
 
@@ -111,7 +108,7 @@ class Plain:
 
     name = "plain"
 
-    def __init__(self, process: subprocess.Popen[bytes], progress: Path) -> None:
+    def __init__(self, process: psutil.Popen, progress: Path) -> None:
         self._process, self._progress = process, progress
 
     def processes(self) -> list[psutil.Process]:
@@ -187,19 +184,8 @@ def _plain(
         | driver_settings([ROOT])
         | {"spark.jars": ",".join(map(str, paths(JARS))), "spark.cores.max": str(CORES)},
     }
-    (directory / "settings.json").write_text(json.dumps(settings))
-    words = ["-m", "benchmarks.plain_cluster_job", str(directory / "settings.json")]
-    with (directory / "plain.log").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *words], stdout=output, stderr=output, start_new_session=True
-        )
-    side = Plain(process, directory / "progress")
-    try:
-        yield side
-    finally:
-        for one in side.processes():
-            one.kill()
-        process.wait()
+    with plain_job("benchmarks.plain_cluster_job", directory, settings) as process:
+        yield Plain(process, directory / "progress")
 
 
 def measure(

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +24,14 @@ from rich.console import Console
 
 from benchmarks.database import Database
 from benchmarks.engine_side import ROUND_SECONDS, merged, processes_of
-from benchmarks.processes import cpu_seconds, part_of, session_of, spent, standing_still
+from benchmarks.processes import (
+    cpu_seconds,
+    part_of,
+    plain_job,
+    session_of,
+    spent,
+    standing_still,
+)
 from benchmarks.report import Result
 from benchmarks.waiting import wait_until
 from benchmarks.workload import BATCH_EVENTS, WORKLOADS, Workload, as_ndjson, requests
@@ -119,7 +124,7 @@ class Plain:
 
     name = "plain"
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: psutil.Popen) -> None:
         self._process = process
 
     def processes(self) -> list[psutil.Process]:
@@ -162,17 +167,8 @@ def _plain(directory: Path, cluster: KafkaCluster, topics: Topics) -> Iterator[P
         "checkpoint": str(directory / "checkpoint"),
         "jars": classpath(JARS).replace(":", ","),
     }
-    (directory / "settings.json").write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "benchmarks.plain_kafka_job", str(directory / "settings.json")]
-    with (directory / "plain.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    side = Plain(process)
-    try:
-        yield side
-    finally:
-        for one in side.processes():
-            one.kill()
-        process.wait()
+    with plain_job("benchmarks.plain_kafka_job", directory, settings) as process:
+        yield Plain(process)
 
 
 def measure(

@@ -1,16 +1,41 @@
-"""CPU of a set of processes, and standing one side still while the other is measured."""
+"""Start a plain job, measure the CPU of processes, and hold one side while the other runs."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import psutil
+
+
+@contextmanager
+def plain_job(module: str, directory: Path, settings: dict[str, Any]) -> Iterator[psutil.Popen]:
+    """Run a plain job of Spark with ``settings``, which its ``directory`` keeps beside its log. All
+    processes of its session end with it."""
+    file = directory / "settings.json"
+    file.write_text(json.dumps(settings))
+    with (directory / "plain.log").open("wb") as log:
+        process = psutil.Popen(
+            [sys.executable, "-m", module, str(file)],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        for one in session_of(process.pid):
+            one.kill()
+        process.wait()
 
 
 def session_of(leader: int) -> list[psutil.Process]:

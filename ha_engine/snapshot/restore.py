@@ -161,8 +161,7 @@ class Restoring:
     def has_state(self, run: do.RunQuery, takeover: do.Takeover) -> bool:
         """Whether the node's own checkpoint has the newest state of a query that only the active
         runs, or the journal rebuilds that state from the first batch. Raises CheckpointsFailed."""
-        whole, mine = self._own_state(run)
-        return (whole or not run.must_resume) and mine + 1 >= takeover.published
+        return _suffices(run, takeover, *self._own_state(run))
 
     def _own_state(self, run: do.RunQuery) -> tuple[bool, int]:
         """Whether the node's own checkpoint is complete, and the batch after which its state is."""
@@ -181,13 +180,13 @@ class Restoring:
         """Restore the newest state of a query that only the active runs (RULES.md#r33).
 
         The state is in this node's own checkpoint, in one that an earlier active has written, or in
-        a snapshot. Return None if the own checkpoint has it, or if the journal
-        can rebuild it and there is no other. Raises what ``restore_state`` raises.
+        a snapshot. Return None if the own checkpoint has it, or if the journal can rebuild it and
+        there is no other. Raises what ``restore_state`` raises.
         """
-        if self.has_state(run, takeover):
-            return None
         query, lineage = run.query, run.lineage
         whole, mine = self._own_state(run)
+        if _suffices(run, takeover, whole, mine):
+            return None
         if (cloned := self._clone(run, dict(takeover.shared), mine, outbox)) is not None:
             return cloned
         try:
@@ -413,6 +412,12 @@ class Restoring:
         for one in manifest.queries:
             checkpoint = self.places.staged_checkpoints / CHECKPOINTS / one.query
             stamp_restored(checkpoint, f"{journal_id}:{one.lineage}", self.files)
+
+
+def _suffices(run: do.RunQuery, takeover: do.Takeover, whole: bool, mine: int) -> bool:
+    """Whether a query can begin with its own state, which is complete if ``whole``, and after batch
+    ``mine``. Spark may not have ended the last batch that was published."""
+    return (whole or not run.must_resume) and mine + 1 >= takeover.published
 
 
 @contextmanager

@@ -373,7 +373,8 @@ class HolderChange:
 
 @dataclass(frozen=True, slots=True)
 class LogHeadroom:
-    """What retention may still delete from the log of a stream, before what this node may need.
+    """The records that retention may still delete from the log of a stream, before those that this
+    node may need.
 
     ``partition`` is the one in which that is least of what Kafka has.
 

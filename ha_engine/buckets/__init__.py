@@ -1,4 +1,4 @@
-"""What Spark's tasks run to write the buckets of a sink (RULES.md#r34).
+"""The code with which Spark's tasks write the buckets of a sink (RULES.md#r34).
 
 ``place`` has the destination of the buckets, which the driver sends to the tasks.
 ``task``  writes one bucket of a batch.

@@ -274,7 +274,8 @@ class StopQueryProcess:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """What a new active needs to continue a query that only the active runs (RULES.md#r33).
+    """The facts with which a new active continues a query that only the active runs
+    (RULES.md#r33).
 
     The node became the active in ``epoch``. Every sink has the batches up to ``published``. Each of
     ``shared`` is (epoch, number): a checkpoint that the active of that epoch wrote has the batches

@@ -64,7 +64,7 @@ def now(number: int) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What must be equal on the node and on each worker, by the name for people."""
+    """The versions that must be equal on the node and on each worker, by the name for people."""
     found = {"Python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -103,7 +103,7 @@ def _import_problem(module: str) -> str:
 
 
 def _node_problem(address: str, group_id: str, token: str, ca: bytes | None) -> str:
-    """Why the node at ``address`` sends no events to this executor; empty if it would."""
+    """The reason why the node at ``address`` sends this executor no events; empty if it would."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
@@ -143,7 +143,7 @@ def _answer(address: str, group_id: str, token: str, ca: bytes | None) -> str:
 
 
 def _directory_problem(directory: Path, name: str, content: str) -> str:
-    """Why this executor cannot keep state below the parent of ``directory``; empty if it can."""
+    """The reason why this executor cannot keep state beside ``directory``; empty if it can."""
     try:
         if (directory / DRIVER_FILE).read_text() != content:
             return f"{directory / DRIVER_FILE} has other content"

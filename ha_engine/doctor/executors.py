@@ -24,7 +24,7 @@ _INSTALL = "install the same ha-engine and its packages on this host and on each
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an executor found on its host. The texts of problems are empty if there is none.
+    """The findings of an executor on its host. The texts of problems are empty if there is none.
 
     ``versions`` is that of ``executor_probe.versions``. ``modules`` and ``nodes`` have only
     problems, by the name of a module and the address of a node. ``file`` is the name of the file

@@ -46,7 +46,7 @@ class OnChange(Enum):
 
 
 class Standby(Enum):
-    """What a passive node does for a query: run it too, or wait until it is the active."""
+    """The part of a passive node in a query: run it too, or wait until it is the active."""
 
     HOT = "hot"
     WARM = "warm"

@@ -51,7 +51,7 @@ class BucketWriter:
         return sum(sizes.values())
 
     def place(self) -> BucketPlace:
-        """Where the tasks write. Raises SinkUnavailable while they may not."""
+        """The place where the tasks write. Raises SinkUnavailable while they may not."""
         incarnation = self._link.address.incarnation
         request = pb.LocateBucketsRequest(
             incarnation=incarnation, query=self._query, epoch=self._epoch

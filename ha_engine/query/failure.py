@@ -133,7 +133,7 @@ def is_worker_death(error: BaseException) -> bool:
 
 
 def _lost_records(error: BaseException) -> str | None:
-    """What to do about records that Kafka no longer has, or None if none are missing.
+    """Advice about records that Kafka no longer has, or None if none are missing.
 
     Spark's own message advises to read on without them, so that nodes would read other rows.
     """

@@ -24,7 +24,7 @@ _ACK_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class Waiting(Protocol):
-    """What a scrape asks the store for."""
+    """The part of the store that a scrape reads."""
 
     budget: ByteBudget
 
@@ -34,7 +34,7 @@ class Waiting(Protocol):
 
     @property
     def problems(self) -> dict[str, str | None]:
-        """By stream, why it takes no events now."""
+        """By stream, the reason why it takes no events now, or None."""
 
 
 class ReceiverMetrics:

@@ -29,9 +29,9 @@ class Readiness(TypedDict):
 
     ok: bool
     reason: str
-    """Why it takes none; empty if it does."""
+    """The reason why it takes none; empty if it does."""
     streams: dict[str, str | None]
-    """For each stream why it takes no events now, or null if it does."""
+    """For each stream the reason why it takes no events now, or null if it does."""
 
 
 @described

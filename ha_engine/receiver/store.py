@@ -78,7 +78,7 @@ class TopicStore:
 
     @property
     def problem(self) -> str | None:
-        """Why no stream takes events now, or None if one does."""
+        """The reason why no stream takes events now, or None if one does."""
         if self._closed is not None:
             return self._closed
         problems = [topic.problem for topic in self._topics.values()]
@@ -86,7 +86,7 @@ class TopicStore:
 
     @property
     def problems(self) -> dict[str, str | None]:
-        """Why each stream takes no events now, or None if it does."""
+        """The reason why each stream takes no events now, or None if it does."""
         return {stream: topic.problem for stream, topic in self._topics.items()}
 
     def close(self, reason: str) -> None:

@@ -129,7 +129,7 @@ class LocalServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LocateBuckets(self, request, context):
-        """Where tasks write the buckets of the query's sink, or `pending` while they may not write.
+        """The place where tasks write the buckets of the query's sink, or `pending` while they may not write.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,7 +48,7 @@ class LocalStub:
     Skipped: _grpc.UnaryUnaryMultiCallable[_local_pb2.SkippedRequest, _local_pb2.SkippedReply]
     """Whether an operator gave a batch up, so that it reads no rows."""
     LocateBuckets: _grpc.UnaryUnaryMultiCallable[_local_pb2.LocateBucketsRequest, _local_pb2.LocateBucketsReply]
-    """Where tasks write the buckets of the query's sink, or `pending` while they may not write."""
+    """The place where tasks write the buckets of the query's sink, or `pending` while they may not write."""
     AdmitBatch: _grpc.UnaryUnaryMultiCallable[_local_pb2.AdmitBatchRequest, _local_pb2.AdmitBatchReply]
     ReportDigest: _grpc.UnaryUnaryMultiCallable[_local_pb2.ReportDigestRequest, _local_pb2.Empty]
     ReportQuery: _grpc.UnaryUnaryMultiCallable[_local_pb2.ReportQueryRequest, _local_pb2.ReportQueryReply]
@@ -73,7 +73,7 @@ class LocalAsyncStub(LocalStub):
     Skipped: _aio.UnaryUnaryMultiCallable[_local_pb2.SkippedRequest, _local_pb2.SkippedReply]  # type: ignore[assignment]
     """Whether an operator gave a batch up, so that it reads no rows."""
     LocateBuckets: _aio.UnaryUnaryMultiCallable[_local_pb2.LocateBucketsRequest, _local_pb2.LocateBucketsReply]  # type: ignore[assignment]
-    """Where tasks write the buckets of the query's sink, or `pending` while they may not write."""
+    """The place where tasks write the buckets of the query's sink, or `pending` while they may not write."""
     AdmitBatch: _aio.UnaryUnaryMultiCallable[_local_pb2.AdmitBatchRequest, _local_pb2.AdmitBatchReply]  # type: ignore[assignment]
     ReportDigest: _aio.UnaryUnaryMultiCallable[_local_pb2.ReportDigestRequest, _local_pb2.Empty]  # type: ignore[assignment]
     ReportQuery: _aio.UnaryUnaryMultiCallable[_local_pb2.ReportQueryRequest, _local_pb2.ReportQueryReply]  # type: ignore[assignment]
@@ -131,7 +131,7 @@ class LocalServicer(metaclass=_abc_1.ABCMeta):
         request: _local_pb2.LocateBucketsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_local_pb2.LocateBucketsReply, _abc.Awaitable[_local_pb2.LocateBucketsReply]]:
-        """Where tasks write the buckets of the query's sink, or `pending` while they may not write."""
+        """The place where tasks write the buckets of the query's sink, or `pending` while they may not write."""
 
     @_abc_1.abstractmethod
     def AdmitBatch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,31 +57,33 @@ def half_moved(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> 
 
 @pytest.fixture
 def flights(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
-    node = partial(node_on, cluster, tmp_path / "shared")
-    with fresh_database(postgres, "cluster") as url, flying(tmp_path, url, node) as flights:
-        flights.pair.wait_protected()
+    with pair_on(cluster, tmp_path, postgres) as flights:
         yield flights
 
 
 @pytest.fixture
 def warm(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
     """A pair in which only the active runs the queries."""
-    node = partial(node_on, cluster, tmp_path / "shared")
-    with (
-        fresh_database(postgres, "warm_cluster") as url,
-        flying(tmp_path, url, node, standby="warm") as flights,
-    ):
-        flights.pair.wait_protected()
+    with pair_on(cluster, tmp_path, postgres, standby="warm") as flights:
         yield flights
 
 
 @pytest.fixture
 def bucketed(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
     """A pair in which the executors of the active write the sinks."""
-    node = partial(node_on, cluster, tmp_path / "shared")
+    with pair_on(cluster, tmp_path, postgres, standby="warm", buckets=4) as flights:
+        yield flights
+
+
+@contextmanager
+def pair_on(
+    cluster: Cluster, directory: Path, postgres: EmbeddedPostgres, **queries: Any
+) -> Iterator[Flights]:
+    """Run a pair on the cluster, with these options of its queries."""
+    node = partial(node_on, cluster, directory / "shared")
     with (
-        fresh_database(postgres, "bucketed_cluster") as url,
-        flying(tmp_path, url, node, standby="warm", buckets=4) as flights,
+        fresh_database(postgres, "cluster") as url,
+        flying(directory, url, node, **queries) as flights,
     ):
         flights.pair.wait_protected()
         yield flights

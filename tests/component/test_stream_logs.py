@@ -1,4 +1,4 @@
-"""What a node asks the brokers of its streams' logs, without any broker."""
+"""The questions of a node to the brokers of its streams' logs, without any broker."""
 
 from __future__ import annotations
 

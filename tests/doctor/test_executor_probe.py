@@ -1,4 +1,4 @@
-"""What a check finds on the host of an executor, here on this host: real gRPC and real files."""
+"""The probe of an executor's host, run on this host: real gRPC and real files."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from ha_engine.postgres.sink_table import Target
 from ha_engine.publish.sinks.buckets import BucketedSink
 from ha_engine.query.application import PostgresSinkSpec, QuerySpec
 from ha_engine.query.bucket_writer import _hashed
+from ha_engine.query.runner import QueryRunner
 from ha_engine.v1 import local_pb2 as pb
 from tests.publish.batches import GROUP, execute, rows_of, soon
 from tests.query.local_node import LocalNode, run_command
@@ -85,6 +86,14 @@ class Node:
         return through
 
 
+def begun(node: LocalNode, url: str, spec: QuerySpec, queries: QueryRunner) -> Node:
+    """Start a query for epoch 1, and claim its sink."""
+    sink = Node(node, url, spec)
+    queries.run(command(spec, 1))
+    sink.claim(1)
+    return sink
+
+
 def command(spec: QuerySpec, epoch: int) -> pb.RunQuery:
     run = run_command(spec)
     run.epoch, run.buckets = epoch, True
@@ -105,10 +114,8 @@ def test_tasks_write_each_batch_once_and_the_outbox_has_no_rows(
 ) -> None:
     app = application(COUNTS)
     spec, keys = app.queries["counts"], [f"k{number}" for number in range(20)]
-    sink = Node(node, database_url, spec)
     queries = runner(app)
-    queries.run(command(spec, 1))
-    sink.claim(1)
+    sink = begun(node, database_url, spec, queries)
     for _ in range(2):
         node.append(app.streams["events"], [event(key) for key in keys])
         node.mark("counts")
@@ -140,10 +147,8 @@ def test_batch_that_failed_in_one_bucket_is_completed(
 ) -> None:
     app = application(COUNTS)
     spec, keys = app.queries["counts"], [f"k{number}" for number in range(20)]
-    sink = Node(node, database_url, spec)
     queries = runner(app)
-    queries.run(command(spec, 1))
-    sink.claim(1)
+    sink = begun(node, database_url, spec, queries)
     execute(database_url, "ALTER TABLE counts ADD CONSTRAINT odd CHECK (key <> 'k7')")
     node.append(app.streams["events"], [event(key) for key in keys])
     node.mark("counts")
@@ -168,10 +173,8 @@ def test_query_of_a_former_active_is_fenced_and_no_batch_is_blamed(
 ) -> None:
     app = application(COUNTS)
     spec = app.queries["counts"]
-    sink = Node(node, database_url, spec)
     queries = runner(app)
-    queries.run(command(spec, 1))
-    sink.claim(1)
+    sink = begun(node, database_url, spec, queries)
     sink.claim(2)
     node.append(app.streams["events"], [event("a")])
     node.mark("counts")
@@ -191,10 +194,7 @@ def test_insert_streams_all_types_as_the_node_writes_them(
     node: LocalNode, application: Applications, runner: Runners, database_url: str
 ) -> None:
     app = application(ALL_TYPES)
-    spec = app.queries["copies"]
-    sink = Node(node, database_url, spec)
-    runner(app).run(command(spec, 1))
-    sink.claim(1)
+    begun(node, database_url, app.queries["copies"], runner(app))
     some = [
         event("a", 1, ratio=0.5, text='"x",\n\\.'),
         event("b", None, ratio=float("nan"), text=None),
@@ -222,10 +222,8 @@ def test_url_of_the_database_is_in_no_plan_and_no_setting_of_spark(
 ) -> None:
     app = application(COUNTS)
     spec = app.queries["counts"]
-    sink = Node(node, database_url, spec)
     queries = runner(app)
-    queries.run(command(spec, 1))
-    sink.claim(1)
+    begun(node, database_url, spec, queries)
     node.append(app.streams["events"], [event("a")])
     node.mark("counts")
     node.admitted("counts", 1)

@@ -1,4 +1,4 @@
-"""What ``ha-engine receive --check`` says about the files of a receiver."""
+"""The answers of ``ha-engine receive --check`` about the files of a receiver."""
 
 from __future__ import annotations
 

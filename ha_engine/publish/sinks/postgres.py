@@ -45,7 +45,7 @@ class SinkStore(TableStore, Protocol):
 
 
 class TableSink:
-    """What the kinds of the ``postgres`` sink share. ``key`` names the key columns of an upsert."""
+    """The common part of ``postgres`` sinks. ``key`` names the key columns of an upsert."""
 
     dead_letters = 0
 

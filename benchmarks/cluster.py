@@ -162,6 +162,8 @@ def _node(
 ) -> Iterator[NodeUnderTest]:
     text, shared = yaml.safe_dump(application), directory / "shared"
     node = node_on(cluster, shared, directory, text, database.url, "node-a", **merged(sections))
+    # The nodes that ran before in this database have other journals, and so other groups.
+    node.reconfigure(group=f"{directory.parent.name}-{directory.name}")
     with running(node):
         node.wait_running()
         yield node
@@ -281,10 +283,9 @@ def _rates(
 ) -> Iterator[float]:
     home.mkdir()
     (home / "waits.py").write_text(WAITING.format(seconds=ROW_MS / 1e3))
-    query = {"function": "waits:waiting", "output_mode": "append"}
+    query = {"function": "waits:waiting", "output_mode": "append", "read_tasks": READERS}
     sections = PATIENT | {
-        "query": PATIENT["query"]
-        | {"max_events_per_batch": WAITING_ROWS, "read_parallelism": READERS},
+        "query": PATIENT["query"] | {"max_events_per_batch": WAITING_ROWS},
         "execution": {"executors": {"count": executors, "cores": 1, "memory": "512MiB"}},
     }
     application = _application("rows", query, {})

@@ -249,7 +249,8 @@ class QuerySpec:
     ``digest`` changes with everything that changes the query's state or output.
 
     ``streams`` are the streams that the query reads; for SQL, the streams that the text names. If
-    ``deterministic`` is False, the nodes do not compare the digests of the query's batches.
+    ``deterministic`` is False, the nodes do not compare the digests of the query's batches. If
+    ``read_tasks`` is a number, so many tasks read each batch, and otherwise its size decides.
     """
 
     name: str
@@ -260,6 +261,7 @@ class QuerySpec:
     on_change: OnChange | None = None
     deterministic: bool = True
     standby: Standby = Standby.HOT
+    read_tasks: int | None = None
     sinks: tuple[SinkSpec, ...] = ()
 
 
@@ -292,7 +294,10 @@ class StreamApplication:
 
 
 def query_digest(
-    text: SqlText | PythonFunction, mode: OutputMode, streams: tuple[StreamSpec, ...]
+    text: SqlText | PythonFunction,
+    mode: OutputMode,
+    streams: tuple[StreamSpec, ...],
+    read_tasks: int | None = None,
 ) -> str:
     match text:
         case SqlText(sql):
@@ -300,7 +305,8 @@ def query_digest(
         case PythonFunction(reference, _, source_digest):
             words = ["function", reference, source_digest]
     read = sorted(f"{s.name} {s.digest}" for s in streams)
-    return _digest(*words, mode.value, *read)
+    tasks = [] if read_tasks is None else [f"read_tasks {read_tasks}"]  # which sums depend on
+    return _digest(*words, mode.value, *read, *tasks)
 
 
 def source_digest(source: bytes) -> str:

@@ -71,6 +71,7 @@ class _Query(Section):
     on_change: Literal["keep", "reset"] | None = None
     deterministic: bool = True
     standby: Literal["hot", "warm"] = "hot"
+    read_tasks: int | None = Field(None, ge=1, le=1_000)
     sinks: list[PluginSection] = Field(default_factory=list)
 
 
@@ -181,11 +182,12 @@ def _query(name: str, raw: _Query, streams: Mapping[str, StreamSpec], path: Path
         name=name,
         text=text,
         streams=read,
-        digest=query_digest(text, mode, tuple(streams[stream] for stream in read)),
+        digest=query_digest(text, mode, tuple(streams[stream] for stream in read), raw.read_tasks),
         output_mode=mode,
         on_change=OnChange(raw.on_change) if raw.on_change else None,
         deterministic=raw.deterministic,
         standby=standby,
+        read_tasks=raw.read_tasks,
         sinks=sinks_of(
             where,
             raw.sinks,

@@ -15,6 +15,7 @@ from ha_engine.connectors.kafka.log import spark_options
 from ha_engine.errors import ApplicationError
 from ha_engine.query.application import StreamSpec
 from ha_engine.query.plugin_sections import log_options
+from ha_engine.query.source_reader import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,13 +33,13 @@ _SYSTEM = {
 
 
 def kafka_frame(
-    spark: SparkSession, stream: StreamSpec, base: Path, marks: dict[str, str]
+    spark: SparkSession, stream: StreamSpec, base: Path, source: SourceOptions, socket: Path
 ) -> DataFrame:
     """The streaming frame of ``stream``, with its columns, its system columns, and IDENTITY if its
     queries drop duplicates.
 
-    ``marks`` are the options of ``haengine.kafka.Marks``, without their prefix. ``base`` is the
-    directory of the application file. Raises ApplicationError, ConfigError.
+    ``base`` is the directory of the application file, and ``socket`` that of ``kafka_marks``.
+    Raises ApplicationError, ConfigError.
     """
     assert stream.log is not None
     options = log_options(stream.name, stream.log, base)
@@ -46,7 +47,9 @@ def kafka_frame(
         found = spark_options(options)
     except OSError as error:
         raise ApplicationError(f"stream {stream.name}: log: {error}") from error
-    found |= {f"mark.{name}": value for name, value in marks.items()}
+    found |= {f"mark.{name}": value for name, value in source.marks(socket).items()}
+    # Spark reads a partition with one task, unless that makes fewer tasks than this.
+    found |= {"minPartitions": str(source.tasks)} if source.tasks else {}
     found |= {"includeHeaders": "true"} if stream.drops_duplicates else {}
     records = spark.readStream.format(FORMAT).options(**found).load()
     schema = ", ".join([*(column.ddl for column in stream.columns), f"{_UNDECODABLE} STRING"])

@@ -88,8 +88,7 @@ def _stream_frame(
 ) -> DataFrame:
     if stream.log is not None and logs is not None:
         logs.serve()
-        marks = options(stream).marks(logs.socket)
-        frame = kafka_frame(spark, stream, application.directory, marks)
+        frame = kafka_frame(spark, stream, application.directory, options(stream), logs.socket)
     else:
         reader = spark.readStream.format(FORMAT).schema(stream.spark_schema)
         frame = reader.options(**options(stream).to_text()).load()

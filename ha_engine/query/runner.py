@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from ha_engine.errors import DiskFailed, Fenced, QueryProcessFailed, SinkUnavailable, StateLost
-from ha_engine.query.application import StreamSpec
+from ha_engine.query.application import QuerySpec, StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
 from ha_engine.query.bucket_writer import BucketWriter
 from ha_engine.query.checkpoints import disown, offer, open_checkpoint, open_fenced
@@ -173,10 +173,12 @@ class QueryRunner:
     def _plan(self, command: pb.RunQuery) -> PlannedQuery:
         application = self._versions.holding(command.query, command.digest)
         spec = application.queries[command.query]
-        options = self._options_of(command)
+        options = self._options_of(command, spec)
         return plan_query(self._spark, application, spec, options, self._kafka_marks)
 
-    def _options_of(self, command: pb.RunQuery) -> Callable[[StreamSpec], SourceOptions]:
+    def _options_of(
+        self, command: pb.RunQuery, spec: QuerySpec
+    ) -> Callable[[StreamSpec], SourceOptions]:
         address = self._link.address
         return lambda stream: SourceOptions(
             socket=address.socket,
@@ -189,6 +191,7 @@ class QueryRunner:
             initial_mark=command.initial_mark,
             initial_sequence=command.initial_sequence,
             parallelism=self._read_parallelism,
+            tasks=spec.read_tasks,
         )
 
     def _start_streaming(

@@ -10,6 +10,7 @@ An offset is ``{"mark": n, "sequence": s}``: batch n ends after the record with 
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ha_engine.query.marks import Marks
 
 PARTITION_BYTES = 4 << 20
-"""One task reads about this many bytes of a batch; a batch has at most ``parallelism`` tasks."""
+"""One task reads about this many bytes of a batch, unless the query says how many tasks read it."""
 SMALL_BYTES, SMALL_ROWS = 256 << 10, 5_000
 """The rows of a batch up to this size come with its plan, so no task asks a worker for them.
 
@@ -47,7 +48,8 @@ class SourceOptions:
     """Text options that the query process passes to a source.
 
     ``schema`` is the schema of the journal's record batches. ``driver`` is the process of the Spark
-    driver that the source serves.
+    driver that the source serves. A batch has at most ``parallelism`` tasks, of PARTITION_BYTES
+    each. If ``tasks`` is a number, at least so many tasks read each batch instead.
     """
 
     socket: str
@@ -60,6 +62,7 @@ class SourceOptions:
     initial_mark: int = 0
     initial_sequence: int = 0
     parallelism: int = 1
+    tasks: int | None = None
 
     def to_text(self) -> dict[str, str]:
         return {
@@ -73,6 +76,7 @@ class SourceOptions:
             "initial_mark": str(self.initial_mark),
             "initial_sequence": str(self.initial_sequence),
             "parallelism": str(self.parallelism),
+            "tasks": str(self.tasks or 0),
         }
 
     def marks(self, socket: Path) -> dict[str, str]:
@@ -100,12 +104,14 @@ class SourceOptions:
             initial_mark=int(text["initial_mark"]),
             initial_sequence=int(text["initial_sequence"]),
             parallelism=int(text["parallelism"]),
+            tasks=int(text["tasks"]) or None,
         )
 
 
 @dataclass
 class SequenceRange(InputPartition):  # type: ignore[misc]
-    """The records with first <= sequence <= last.
+    """The records with first <= sequence <= last. Each record is divided into ``slices`` equal
+    parts, of which the task reads the one with the number ``slice``.
 
     A task reads the records from the files in ``extents`` on its host, or from ``endpoints`` if
     they are set.
@@ -115,6 +121,15 @@ class SequenceRange(InputPartition):  # type: ignore[misc]
     last: int
     extents: tuple[Extent, ...]
     endpoints: Endpoints | None = None
+    slice: int = 0
+    slices: int = 1
+
+    def sliced(self, count: int) -> list[SequenceRange]:
+        return [replace(self, slice=number, slices=count) for number in range(count)]
+
+    def part_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        low = rows.num_rows * self.slice // self.slices
+        return rows.slice(low, rows.num_rows * (self.slice + 1) // self.slices - low)
 
 
 class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
@@ -173,12 +188,18 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
             return []
         whole = self._located(end["mark"], first, last)
         size = sum(extent.length for extent in whole.extents)
-        if 0 < size <= SMALL_BYTES and not self._nested:
+        if not size:
+            return []
+        tasks = self._options.tasks
+        pieces = min(tasks or self._options.parallelism, size // PARTITION_BYTES, last - first + 1)
+        ranges = [whole]
+        if pieces > 1:
+            ranges = [self._located(end["mark"], *piece) for piece in split(first, last, pieces)]
+        if tasks is not None:
+            return [part for one in ranges for part in one.sliced(math.ceil(tasks / len(ranges)))]
+        if size <= SMALL_BYTES and not self._nested:
             self._small = replace(whole, endpoints=None)  # this worker is on the node's host
-        pieces = min(self._options.parallelism, size // PARTITION_BYTES, last - first + 1)
-        if pieces <= 1:
-            return [whole] if whole.extents else []
-        return [self._located(end["mark"], *piece) for piece in split(first, last, pieces)]
+        return ranges
 
     def getCache(
         self, start: dict[str, int], end: dict[str, int]
@@ -208,7 +229,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
             inside = partition.first <= record.position.sequence <= partition.last
             if inside and isinstance(record.body, Events):
                 rows = pa.ipc.read_record_batch(record.payload, self._options.schema)
-                yield with_system_columns(rows, record, self._rows_schema)
+                yield partition.part_of(with_system_columns(rows, record, self._rows_schema))
 
     def _records(self, partition: SequenceRange) -> Iterator[Record]:
         stream, endpoints = self._options.stream, partition.endpoints

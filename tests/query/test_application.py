@@ -96,6 +96,14 @@ def test_buckets_change_the_digest_of_a_warm_application(tmp_path: Path) -> None
     assert len({without.digest, eight.digest, four.digest}) == 3
 
 
+def test_the_digest_of_a_query_covers_its_read_tasks(tmp_path: Path) -> None:
+    text = GOOD.replace("    sinks:", "    read_tasks: 8\n    sinks:")
+    plain, eight = (load_application(write(tmp_path, one)).queries["late"] for one in (GOOD, text))
+    assert (plain.read_tasks, eight.read_tasks) == (None, 8)
+    assert plain.digest != eight.digest
+    assert "read_tasks" in refusal(tmp_path, text.replace("read_tasks: 8", "read_tasks: 0"))
+
+
 def test_digest_of_a_function_query_covers_its_file(tmp_path: Path) -> None:
     text = GOOD.replace(
         "sql: SELECT carrier, delay FROM departures WHERE delay > 60", "function: mine:late"

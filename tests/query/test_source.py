@@ -17,7 +17,7 @@ from pyspark.sql.streaming import python_streaming_source_runner as planner
 from pyspark.sql.types import StructType
 
 from ha_engine.errors import DiskFailed
-from ha_engine.query.application import StreamApplication, load_application
+from ha_engine.query.application import StreamApplication, StreamSpec, load_application
 from ha_engine.query.parent_watchdog import ProcessId
 from ha_engine.query.runner import QueryRunner
 from ha_engine.query.source_reader import SMALL_BYTES, SMALL_ROWS, JournalReader, SourceOptions
@@ -88,19 +88,35 @@ def stream_of(types: dict[str, str], node: LocalNode) -> StreamApplication:
     return load_application(path)
 
 
+def reader_of(stream: StreamSpec, node: LocalNode, tasks: int | None = None) -> JournalReader:
+    options = SourceOptions(
+        socket=str(node.socket),
+        incarnation=node.incarnation,
+        query="all",
+        stream=stream.name,
+        schema=stream.arrow_schema,
+        driver=ProcessId.of_this(),
+        lineage="j:1",
+        tasks=tasks,
+    )
+    schema = StructType.fromDDL(stream.spark_schema)
+    return JournalReader(SourceOptions.from_text(options.to_text()), schema)
+
+
+def offset(sequence: int) -> dict[str, int]:
+    return {"mark": sequence, "sequence": sequence}
+
+
 def planned(
     application: StreamApplication, node: LocalNode, first: int, last: int, name: str = "events"
 ) -> tuple[int, list[dict[str, Any]] | None]:
     """Return the answer of Spark's planning worker for the records first..last of a stream: the
     number of partitions, and the rows if they come with the plan."""
-    stream, me = application.streams[name], ProcessId.of_this()
+    stream = application.streams[name]
     schema = StructType.fromDDL(stream.spark_schema)
-    options = SourceOptions(
-        str(node.socket), node.incarnation, "all", stream.name, stream.arrow_schema, me, "j:1"
-    )
-    reader, asked, answer = JournalReader(options, schema), io.BytesIO(), io.BytesIO()
+    reader, asked, answer = reader_of(stream, node), io.BytesIO(), io.BytesIO()
     for sequence in (first - 1, last):
-        write_with_length(json.dumps({"mark": sequence, "sequence": sequence}).encode(), asked)
+        write_with_length(json.dumps(offset(sequence)).encode(), asked)
     asked.seek(0)
     planner.partitions_func(reader, None, schema, 10_000, asked, answer)
     answer.seek(0)
@@ -130,6 +146,24 @@ def test_only_the_rows_of_a_small_batch_come_with_its_plan(node: LocalNode) -> N
     assert planned(application, node, 5, 4) == (0, None)
     assert len(planned(application, node, 3, 3, "others")[1] or ()) == SMALL_ROWS
     assert planned(application, node, 3, 4, "others") == (1, None)
+
+
+def test_a_query_that_names_its_tasks_divides_each_record_among_them(node: LocalNode) -> None:
+    stream = stream_of(FLAT, node).streams["events"]
+    numbers = [range(7), range(7, 8), range(8, 5_000)]
+    node.append(stream, *([row(n, "x" * 999) for n in one] for one in numbers))
+    reader = reader_of(stream, node, tasks=3)
+    for first, last in ((0, 1), (1, 2), (1, 3), (0, 3)):
+        parts = reader.partitions(offset(first), offset(last))
+        read = [
+            [n for rows in reader.read(one) for n in rows["whole"].to_pylist()] for one in parts
+        ]
+        wanted = [n for one in numbers[first:last] for n in one if n % 5]
+        assert len(parts) >= 3
+        assert sorted(n for one in read for n in one if n is not None) == wanted
+        assert max(map(len, read)) - min(map(len, read)) <= last - first
+    assert reader.partitions(offset(3), offset(3)) == []
+    assert reader.getCache(offset(0), offset(1)) is None
 
 
 def test_rows_with_arrays_or_structs_do_not_come_with_the_plan(node: LocalNode) -> None:

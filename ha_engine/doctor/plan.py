@@ -33,6 +33,7 @@ def planned(path: Path | None, environ: Mapping[str, str]) -> list[Check]:
         check_of("java", tools.java),
         check_of("spark", tools.spark, "python"),
         config_check(path, problem),
+        *_on_the_cluster(config),
         *_on_this_host(config),
         *_on_the_database(config),
         *_between_nodes(config),
@@ -56,6 +57,13 @@ def _loaded(path: Path | None, problem: ConfigError | None) -> Finding:
     if problem is not None:
         return failed("; ".join(str(problem).splitlines()), "correct these settings")
     return ok(f"{path} is valid" if path else "no config file: the defaults and HA_ENGINE_*")
+
+
+def _on_the_cluster(config: Config) -> Iterator[Check]:
+    master = config.execution.master
+    if config.execution.on_cluster:
+        found = ok(f"queries run on {master}, which 'ha-engine cluster check' checks")
+        yield check_of("cluster", lambda: found, "config")
 
 
 def _on_this_host(config: Config) -> Iterator[Check]:
@@ -88,6 +96,8 @@ def _ports(config: Config) -> Iterator[Check]:
     listens = {"http.listen": (config.http.listen, True)}
     if config.event_sync.peers:
         listens["event_sync.listen"] = (config.event_sync.listen, True)
+    if config.execution.on_cluster:
+        listens["execution.listen"] = (config.execution.listen, True)
     listens["ingest.listen"] = (ingest or DEFAULT_LISTEN, ingest is not None)
     for setting, (address, required) in listens.items():
         run = partial(ports.listening, setting, address, home, required=required)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -90,6 +91,18 @@ def test_a_wrong_config_fails_and_skips_what_needs_it(doctor: Doctor) -> None:
     assert found["disk/data_dir"]["text"] == "needs the check config, which did not succeed"
     needed = {name for name, one in found.items() if one["state"] != "skipped"}
     assert needed == {"python", "java", "spark", "config", "clock/synchronised"}
+
+
+def test_a_node_on_a_cluster_needs_the_port_that_executors_reach(
+    doctor: Doctor, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        execution = {"master": "spark://m1:7077", "checkpoint": str(tmp_path), "listen": listen}
+        _, said, _ = doctor("--json", execution={**execution, "secret": "s" * 16})
+    found = findings(said)
+    assert "ha-engine cluster check" in found["cluster"]["text"]
+    assert found["port/execution.listen"]["state"] == "failed"
 
 
 def test_an_old_java_fails(doctor: Doctor, tmp_path: Path) -> None:

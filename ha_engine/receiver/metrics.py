@@ -36,6 +36,10 @@ class Waiting(Protocol):
     def problems(self) -> dict[str, str | None]:
         """By stream, the reason why it takes no events now, or None."""
 
+    @property
+    def under_replicated(self) -> dict[str, int]:
+        """By stream, the partitions with a replica that is not in sync."""
+
 
 class ReceiverMetrics:
     """Counts the requests of a receiver; implements ``store.ReceiverCounters``."""
@@ -64,6 +68,12 @@ class ReceiverMetrics:
             ["stream"],
             registry=registry,
         )
+        self._failed = Counter(
+            "ha_engine_receiver_failed_requests",
+            "Requests of which the brokers did not take all events.",
+            ["stream"],
+            registry=registry,
+        )
         self._rejected = Counter(
             "ha_engine_receiver_requests_rejected",
             "Refused requests.",
@@ -84,7 +94,7 @@ class ReceiverMetrics:
         """Show at each scrape what waits in ``store``, and the connections in ``closed``, by the
         reason why they were closed."""
         for stream in store.problems:
-            for counter in (self._rows, self._bytes, self._repeated, self._ack):
+            for counter in (self._rows, self._bytes, self._repeated, self._failed, self._ack):
                 counter.labels(stream)
         self.registry.register(_AtScrape(store, closed))
 
@@ -94,6 +104,9 @@ class ReceiverMetrics:
 
     def written(self, stream: str, size: int) -> None:
         self._bytes.labels(stream).inc(size)
+
+    def failed(self, stream: str) -> None:
+        self._failed.labels(stream).inc()
 
     def duplicate(self, stream: str, rows: int) -> None:
         self._repeated.labels(stream).inc(rows)
@@ -116,6 +129,11 @@ class _AtScrape:
             "brokers_available",
             "1 while the brokers of the stream's topic take events.",
             {stream: float(problem is None) for stream, problem in problems.items()},
+        )
+        yield _gauge(
+            "under_replicated_partitions",
+            "Partitions of the topic with a replica that is not in sync.",
+            {stream: float(count) for stream, count in self._store.under_replicated.items()},
         )
         yield _gauge(
             "waiting_rows",

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
+import structlog
 
 from ha_engine.config.receiver import ReceiverLimits
 from ha_engine.errors import NotActive, PayloadTooLarge, Rejected, UnknownStream
@@ -30,8 +31,13 @@ from ha_engine.receiver.records import Records, records_of, require_fit
 from ha_engine.receiver.topic import Topic
 from ha_engine.types import ORIGIN, Submission
 
+log = structlog.get_logger(__name__)
+
 ROW_BYTES = 512
 """Memory of an event in the producer's queue, besides its key and value."""
+
+_LOG_SECONDS = 10.0
+"""A stream whose requests fail has one line in the log in this time. A metric counts them all."""
 
 _ELSEWHERE = "send the events again, or to another receiver"
 
@@ -43,6 +49,9 @@ class ReceiverCounters(Counters, Protocol):
 
     def written(self, stream: str, size: int) -> None:
         """Count the bytes of records that the brokers have."""
+
+    def failed(self, stream: str) -> None:
+        """Count a request of which the brokers did not take all events."""
 
 
 class TopicStore:
@@ -68,6 +77,7 @@ class TopicStore:
         }
         self.waiting = Counter[str]()
         """By stream, the events that wait for the brokers."""
+        self._logged = dict[str, float]()
         self._closed: str | None = None
         self._tasks = set[asyncio.Task[Receipt]]()
         self._repeatable: dict[tuple[str, int], tuple[Submission, asyncio.Task[Receipt]]] = {}
@@ -88,6 +98,11 @@ class TopicStore:
     def problems(self) -> dict[str, str | None]:
         """The reason why each stream takes no events now, or None if it does."""
         return {stream: topic.problem for stream, topic in self._topics.items()}
+
+    @property
+    def under_replicated(self) -> dict[str, int]:
+        """By stream, the partitions with a replica that is not in sync."""
+        return {stream: topic.under_replicated for stream, topic in self._topics.items()}
 
     def close(self, reason: str) -> None:
         """Refuse requests from now on. Those that were taken continue."""
@@ -188,10 +203,19 @@ class TopicStore:
             self.waiting[stream] -= rows
             self.budget.give(taken)
         if error is not None:
-            raise _refusal(topic, error)
+            refusal = _refusal(topic, error)
+            self._note_failure(stream, refusal)
+            raise refusal
         self._counters.accepted(stream, rows, perf_counter() - started)
         self._counters.written(stream, records.size)
         return Receipt(rows, ORIGIN)
+
+    def _note_failure(self, stream: str, refusal: Rejected) -> None:
+        self._counters.failed(stream)
+        now = monotonic()
+        if now - self._logged.get(stream, -_LOG_SECONDS) >= _LOG_SECONDS:
+            self._logged[stream] = now
+            log.warning("a request was not stored", stream=stream, reason=str(refusal))
 
     def _require_possible(self, size: int) -> None:
         if size > self.budget.size:

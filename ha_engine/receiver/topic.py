@@ -53,6 +53,8 @@ class Topic:
         self._is_closed = threading.Event()
         self.bytes_max = BYTES_MAX
         """The size of the largest record that the topic takes."""
+        self.under_replicated = 0
+        """The partitions with a replica that is not in sync, when the brokers last answered."""
 
     @property
     def where(self) -> str:
@@ -112,6 +114,7 @@ class Topic:
         """Describe the topic, and open the producer the first time. Raises SourceUnavailable,
         SourceRefused."""
         topic = self._cluster.topic(self._options.topic)
+        self.under_replicated = topic.under_replicated
         if not topic.led:
             raise SourceUnavailable(f"no partition of {self.where} has a leader")
         if self._producer is None:

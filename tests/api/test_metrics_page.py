@@ -165,6 +165,7 @@ class OneStream:
     def __init__(self) -> None:
         self.budget, self.waiting = ByteBudget(10), Counter({"orders": 3})
         self.problems: dict[str, str | None] = {"orders": "no broker answers"}
+        self.under_replicated = {"orders": 2}
 
 
 def test_the_page_has_every_metric_of_a_receiver() -> None:

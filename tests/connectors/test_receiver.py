@@ -253,6 +253,8 @@ def test_nothing_is_acknowledged_while_the_brokers_are_away(
         wait_until(lambda: receiver.metric("waiting_rows") == 1)
         proxy.kill()
         assert cut.result().status_code == 503
+    assert receiver.metric("failed_requests_total") == 1
+    assert "a request was not stored" in receiver.log()
     wait_until(lambda: not receiver.answers("readiness"))
     assert receiver.answers("liveness")
     assert receiver.metric("brokers_available") == 0
@@ -319,6 +321,24 @@ def test_a_client_loses_nothing_when_receivers_are_killed(
         assert sending.result() == 20_000
     stored = Counter(numbers(committed(brokers, topic)))
     assert set(stored) == set(range(20_000))
+
+
+@pytest.mark.nightly("test_nothing_is_acknowledged_while_the_brokers_are_away")
+def test_requests_that_lack_replicas_are_counted_and_logged(start: Start) -> None:
+    with mortal_kafka(3) as cluster:
+        topic = new_topic(cluster.brokers, partitions=3, replicas=3, min_insync_replicas=3)
+        receiver = start(cluster.brokers, topic, log={"timeout": "2s"})
+        assert post(receiver, event(1)).status_code == 200
+        assert receiver.metric("under_replicated_partitions") == 0
+        cluster.kill(1)
+        wait_until(lambda: receiver.metric("under_replicated_partitions") == 3, within=60.0)
+        receiver.await_ready()
+        for number in (2, 3):
+            assert post(receiver, event(number)).status_code == 503
+        assert receiver.answers("readiness")
+        assert receiver.metric("failed_requests_total") == 2
+        assert receiver.log().count("a request was not stored") == 1
+        receiver.stop()
 
 
 @pytest.mark.nightly("three brokers of its own, of which each dies once")

@@ -24,7 +24,7 @@ class Topic:
 
     ``identity`` differs between a topic and a later topic of the same name. ``led`` are the
     partitions that have a leader, of the ``partitions`` partitions. Each partition has at least
-    ``replicas`` replicas.
+    ``replicas`` replicas. In ``under_replicated`` partitions some of them are not in sync.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Topic:
     partitions: int
     led: frozenset[int]
     replicas: int = 1
+    under_replicated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class Cluster:
             identity = ("cluster_id", self.cluster_id())
         led = frozenset(number for number, leader in parts.items() if _exists(leader))
         replicas = min((len(one.replicas) for one in found.partitions), default=0)
-        return Topic(name, identity, len(parts), led, replicas)
+        behind = sum(len(one.isr) < len(one.replicas) for one in found.partitions)
+        return Topic(name, identity, len(parts), led, replicas, behind)
 
     def first(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
         """The first offset that each of the partitions still has."""

@@ -25,6 +25,8 @@ _ENVIRONMENT = (
     "SPARK_DAEMON_JAVA_OPTS=-Xms32m -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 )
 
+_CLEANUP = {"spark.worker.cleanup.enabled": "true"}
+
 
 class ZooKeeper(Server):
     """The server in which masters choose their leader. It is among Spark's jars."""
@@ -51,6 +53,7 @@ class Daemon(Server):
 
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
         super().__init__(directory)
+        self.web_port = free_port()
         self._settings = directory / "spark.conf"
         secret = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET}
         lines = (f"{name} {value}\n" for name, value in (secret | dict(settings)).items())
@@ -79,7 +82,7 @@ class Master(Daemon):
     main = "master.Master"
 
     def arguments(self) -> list[str]:
-        return ["--port", str(self.port), "--webui-port", str(free_port())]
+        return ["--port", str(self.port), "--webui-port", str(self.web_port)]
 
 
 class Worker(Daemon):
@@ -87,12 +90,19 @@ class Worker(Daemon):
 
     main = "worker.Worker"
 
-    def __init__(self, directory: Path, master: str, cores: int, memory: str) -> None:
-        super().__init__(directory, {"spark.worker.cleanup.enabled": "true"})
+    def __init__(
+        self,
+        directory: Path,
+        master: str,
+        cores: int,
+        memory: str,
+        settings: Mapping[str, str] = _CLEANUP,
+    ) -> None:
+        super().__init__(directory, settings)
         self._master, self._cores, self._memory = master, cores, memory
 
     def arguments(self) -> list[str]:
-        place = ["--port", str(self.port), "--webui-port", str(free_port())]
+        place = ["--port", str(self.port), "--webui-port", str(self.web_port)]
         room = ["--cores", str(self._cores), "--memory", self._memory]
         return [*place, *room, "--work-dir", str(self.directory / "work"), self._master]
 

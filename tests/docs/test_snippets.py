@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ha_engine.client import AsyncProducer, Producer
 from ha_engine.config import Config
@@ -34,6 +35,8 @@ OF_PROMETHEUS = {"rule_files", "scrape_configs", "remote_write"}
 CLIENTS = {"Producer": Producer, "AsyncProducer": AsyncProducer}
 EVERY_PAGE = [pytest.param(page, id=shown(page)) for page in pages()]
 RECEIVERS = ROOT / "docs" / "RECEIVERS.md"
+KUBERNETES = ROOT / "docs" / "KUBERNETES.md"
+VALUES = ROOT / "conf" / "helm" / "ha-engine" / "values.yaml"
 QUICKSTART = ROOT / "docs" / "QUICKSTART.md"
 
 
@@ -48,6 +51,9 @@ def test_configs_in_the_documents_load(page: Path, tmp_path: Path) -> None:
     for text, tree in yaml_blocks(page):
         if is_of_an_application(tree) or set(tree) <= OF_PROMETHEUS:
             continue
+        if page == KUBERNETES:
+            _require_known(tree, yaml.safe_load(VALUES.read_text()))
+            continue
         path = tmp_path / "config.yaml"
         path.write_text(text)
         if page == RECEIVERS:
@@ -56,6 +62,14 @@ def test_configs_in_the_documents_load(page: Path, tmp_path: Path) -> None:
         assert set(tree) <= set(Config.model_fields), f"nobody tries this out: {text}"
         # The secrets that the snippet refers to do not exist here.
         load_config(path, {"HA_ENGINE_DATABASE_URL": "postgresql://db/flights"})
+
+
+def _require_known(given: dict[str, Any], values: dict[str, Any]) -> None:
+    """Require that the chart has each value. It does not know the settings of the engine."""
+    assert given.keys() <= values.keys(), given
+    for name, value in given.items():
+        if isinstance(value, dict) and values[name]:
+            _require_known(value, values[name])
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE)

@@ -19,6 +19,7 @@ from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair, stored_events
 from tests.e2e.stand_in import NodeWithStandIn
 from tests.e2e.without_spark import APPLICATION
+from tests.kubernetes.render import balancer_config
 from tests.programs import needs
 from tests.sync.authority import Authority
 from tests.waiting import wait_until
@@ -170,6 +171,29 @@ def test_balancer_uses_tls_to_nodes_that_serve_it(node_database: str, tmp_path: 
             active.kill_everything()
             sender.passes_on()
     assert len(set(sender.acked.values())) == 2
+
+
+@pytest.mark.nightly("test_haproxy_takes_the_config_of_the_balancer")
+def test_balancer_of_the_helm_chart_follows_the_active(pair: Pair, tmp_path: Path) -> None:
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(_on_this_host(balancer_config("plain")))
+    active = pair.active()
+    assert active is not None
+    with balancing(pair, config) as balancer, sending(balancer.events) as sender:
+        sender.passes_on()
+        active.kill_everything()
+        sender.passes_on()
+    assert len(set(sender.acked.values())) == 2
+
+
+def _on_this_host(text: str) -> str:
+    """The part of the chart's balancer for HTTP, with the addresses of a ``Balancer``."""
+    defaults, http = text.partition("\nlisten grpc")[0], text[text.index("\nlisten http") :]
+    listen = http.partition("\nfrontend")[0]
+    listen = listen.replace("bind :8080", 'bind "${EVENTS}"\n    bind "${STATUS}"')
+    for number, name in enumerate(("NODE_A", "NODE_B")):
+        listen = re.sub(rf"(server node-{number}) \S+", rf'\1 "${{{name}}}"', listen)
+    return defaults.replace("check port 8080", "check") + listen
 
 
 def test_balancer_forwards_only_the_allowed_paths(pair: Pair, balancer: Balancer) -> None:

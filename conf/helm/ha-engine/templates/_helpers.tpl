@@ -1,0 +1,193 @@
+{{- define "ha-engine.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* Labels of a component: (list $ "nodes"). */}}
+{{- define "ha-engine.selector" -}}
+app.kubernetes.io/name: ha-engine
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "ha-engine.labels" -}}
+{{ include "ha-engine.selector" . }}
+app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
+{{- end }}
+
+{{/* The beginning of each pod. A Service's variables, such as HA_ENGINE_PORT, would be read as settings. */}}
+{{- define "ha-engine.pod" -}}
+enableServiceLinks: false
+automountServiceAccountToken: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "ha-engine.container" -}}
+image: {{ include "ha-engine.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext: {{ include "ha-engine.security" . | nindent 2 }}
+{{- end }}
+
+{{- define "ha-engine.security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "ha-engine.require" -}}
+{{- if not .Values.application }}
+{{- fail "application is empty; give its files with --set-file application.application\\.yaml=FILE" }}
+{{- end }}
+{{- $database := required "database.secretName is missing; create a Secret with the key 'url' and name it" .Values.database.secretName }}
+{{- if not (or .Values.tls.secretName .Values.tls.insecure) }}
+{{- fail "tls.secretName is missing; name a Secret with a certificate, or set tls.insecure=true if you trust the network" }}
+{{- end }}
+{{- if .Values.spark.enabled }}
+{{- $secret := required "spark.secretName is missing; create a Secret with the key 'secret' and name it" .Values.spark.secretName }}
+{{- $claim := required "spark.checkpointClaim is missing; name a claim with the access mode ReadWriteMany" .Values.spark.checkpointClaim }}
+{{- if and (gt (int .Values.spark.masters) 1) (not .Values.spark.zookeeper) }}
+{{- fail "spark.zookeeper is missing; several masters choose their leader in it, so name it or set spark.masters=1" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The files of a certificate in a config file. */}}
+{{- define "ha-engine.pair" -}}
+{certificate: /etc/ha-engine/tls/tls.crt, key: /etc/ha-engine/tls/tls.key}
+{{- end }}
+
+{{- define "ha-engine.authority" -}}
+{certificate: /etc/ha-engine/tls/tls.crt, key: /etc/ha-engine/tls/tls.key, ca: /etc/ha-engine/tls/ca.crt}
+{{- end }}
+
+{{- define "ha-engine.scheme" -}}
+{{ if .Values.tls.secretName }}https{{ else }}http{{ end }}
+{{- end }}
+
+{{/* The names of the Service NAME, as clients write them: (list $ "NAME"). */}}
+{{- define "ha-engine.service-names" -}}
+{{- $namespace := (index . 0).Release.Namespace }}{{ $name := index . 1 -}}
+{{ concat (list $name (print $name "." $namespace) (print $name "." $namespace ".svc")) (index . 0).Values.hostNames | toJson }}
+{{- end }}
+
+{{- define "ha-engine.masters" -}}
+{{- $hosts := list }}
+{{- range $number := until (int .Values.spark.masters) }}
+{{- $hosts = append $hosts (printf "%s-master-%d.%s-masters:7077" $.Release.Name $number $.Release.Name) }}
+{{- end -}}
+spark://{{ join "," $hosts }}
+{{- end }}
+
+{{/* The config of a node: (list $ 0). */}}
+{{- define "ha-engine.node-config" -}}
+{{- $ := index . 0 }}{{ $number := int (index . 1) }}
+{{- $release := $.Release.Name }}
+{{- $node := printf "%s-%d" $release $number }}
+{{- $other := printf "%s-%d" $release (sub 1 $number) }}
+{{- $service := printf "%s-nodes.%s.svc" $release $.Release.Namespace }}
+{{- $host := printf "%s.%s" $node $service }}
+group: {{ $release }}
+application: application.yaml
+node:
+  id: {{ $node }}
+  data_dir: /var/lib/ha-engine/node
+event_sync:
+  listen: 0.0.0.0:9893
+  advertise: {{ $host }}:9893
+  peers: { {{ $other }}: "{{ $other }}.{{ $service }}:9893" }
+  {{- if $.Values.tls.secretName }}
+  tls: {{ include "ha-engine.authority" $ }}
+  {{- else }}
+  insecure: true
+  {{- end }}
+http:
+  listen: 0.0.0.0:8080
+  advertise: {{ include "ha-engine.scheme" $ }}://{{ $host }}:8080
+  host_names: {{ include "ha-engine.service-names" (list $ $release) }}
+  {{- if $.Values.tls.secretName }}
+  tls: {{ include "ha-engine.pair" $ }}
+  {{- else }}
+  insecure: true
+  {{- end }}
+ingest:
+  listen: 0.0.0.0:9894
+  advertise: {{ $host }}:9894
+  {{- if $.Values.tls.secretName }}
+  tls: {{ include "ha-engine.pair" $ }}
+  {{- else }}
+  insecure: true
+  {{- end }}
+{{- if $.Values.spark.enabled }}
+execution:
+  master: {{ include "ha-engine.masters" $ }}
+  executors: {{ toJson $.Values.spark.executors }}
+  checkpoint: /var/lib/ha-engine-checkpoint
+  listen: 0.0.0.0:9895
+  advertise: {{ $host }}:9895
+  {{- if $.Values.tls.secretName }}
+  tls: {{ include "ha-engine.authority" $ }}
+  {{- else }}
+  insecure: true
+  {{- end }}
+{{- end }}
+log: {format: json}
+{{- end }}
+
+{{- define "ha-engine.receiver-config" -}}
+{{- $name := printf "%s-receivers" .Release.Name }}
+application: application.yaml
+http:
+  listen: 0.0.0.0:8080
+  advertise: {{ include "ha-engine.scheme" . }}://{{ $name }}.{{ .Release.Namespace }}.svc:8080
+  host_names: {{ include "ha-engine.service-names" (list . $name) }}
+  {{- if .Values.tls.secretName }}
+  tls: {{ include "ha-engine.pair" . }}
+  {{- else }}
+  insecure: true
+  {{- end }}
+ingest:
+  listen: 0.0.0.0:9894
+  advertise: {{ $name }}.{{ .Release.Namespace }}.svc:9894
+  {{- if .Values.tls.secretName }}
+  tls: {{ include "ha-engine.pair" . }}
+  {{- else }}
+  insecure: true
+  {{- end }}
+log: {format: json}
+{{- end }}
+
+{{/* The directory of the config, the application and the certificate: (list $ (list "FILE" ...)). */}}
+{{- define "ha-engine.etc" -}}
+{{- $ := index . 0 -}}
+name: etc
+projected:
+  defaultMode: 0440
+  sources:
+    - configMap:
+        name: {{ $.Release.Name }}-application
+    {{- with index . 1 }}
+    - configMap:
+        name: {{ $.Release.Name }}-config
+        items:
+          {{- range . }}
+          - {key: {{ . }}, path: {{ . }}}
+          {{- end }}
+    {{- if $.Values.tls.secretName }}
+    - secret:
+        name: {{ $.Values.tls.secretName }}
+        items:
+          {{- range list "tls.crt" "tls.key" "ca.crt" }}
+          - {key: {{ . }}, path: tls/{{ . }}}
+          {{- end }}
+    {{- end }}
+    {{- end }}
+{{- end }}

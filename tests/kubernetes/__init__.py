@@ -1,0 +1,1 @@
+"""The Helm chart: its manifests as Helm renders them, and what Kubernetes and the engine accept."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ SECRET = "a-secret-of-the-cluster"
 each_case = pytest.mark.parametrize("case", CASES)
 
 
+@cache
 def manifests(case: str) -> list[Manifest]:
     return [one for one in yaml.safe_load_all(file_of(case).read_text()) if one]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.dst.history import History
 from tests.dst.journal_history import JournalHistory
+from tests.dst.kafka_history import KafkaHistory
 from tests.dst.outbox_history import OutboxHistory
 from tests.dst.pair.history import PairHistory, SharedHistory, WarmHistory
 from tests.dst.publish_history import PublishHistory
@@ -16,5 +17,6 @@ KINDS: dict[str, type[History]] = {
     "pair": PairHistory,
     "warm": WarmHistory,
     "shared": SharedHistory,
+    "kafka": KafkaHistory,
     "snapshot": SnapshotHistory,
 }

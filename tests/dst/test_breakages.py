@@ -47,6 +47,7 @@ class Breakage:
 # for the end of its one thread.
 B = Breakage
 JOURNAL, OUTBOX, PUBLISH, SNAPSHOT = "journal", "outbox", "publish", "snapshot"
+KAFKA = "kafka"
 BREAKAGES: tuple[Breakage, ...] = (
     B("journal.journal:Journal.open", "_mend(found[-1], identity, files)", "", JOURNAL, 60),
     B("journal.journal:Journal.open", "files.fsync_directory(directory)", "", JOURNAL, 60),
@@ -642,6 +643,67 @@ BREAKAGES: tuple[Breakage, ...] = (
         "query/test_checkpoints.py",
     ),
     B("query.checkpoint_files:_chains", "changes.append(change)", "pass", SNAPSHOT, 40),
+    B("connectors.kafka.cluster:Cluster.committed_ends", "True", "False", KAFKA, 20),
+    B("connectors.kafka.cluster:Cluster._offsets", "result.offset < 0", "False", KAFKA, 20),
+    B("connectors.kafka.log:KafkaLog._beginning", "first[number]", "0", KAFKA, 20),
+    B("connectors.kafka.log:KafkaLog.read", "self._is_begun = True", "", KAFKA, 110),
+    B(
+        "connectors.kafka.log:KafkaLog._grown",
+        "_require_same(before, topic, self._options)",
+        "",
+        KAFKA,
+        80,
+    ),
+    B(
+        "connectors.kafka.log:KafkaLog._grown",
+        "_require_history(before, ends, self._options)",
+        "",
+        KAFKA,
+        20,
+    ),
+    B(
+        "connectors.kafka.log:KafkaLog._grown",
+        "self._positions.add(topic.partitions)",
+        "",
+        KAFKA,
+        20,
+    ),
+    B(
+        "connectors.kafka.log:TopicIdentity.require",
+        "_require_same(known, self._cluster.topic(self._options.topic), self._options)",
+        "",
+        KAFKA,
+        60,
+    ),
+    B(
+        "connectors.kafka.log:TopicIdentity.require",
+        "_require_history(known, ends, self._options)",
+        "",
+        KAFKA,
+        180,
+    ),
+    B(
+        "connectors.kafka.log:_require_history",
+        "UNKNOWN < end.epoch < known.epochs[number]",
+        "False",
+        KAFKA,
+        20,
+    ),
+    B(
+        "connectors.kafka.log:_require_history",
+        "require_history(options, known, changed)",
+        "pass",
+        KAFKA,
+        90,
+    ),
+    B("connectors.kafka.retention:headroom", "min", "max", KAFKA, 60),
+    B(
+        "receive.log_history:_Ends.at",
+        "bisect_right(self.sequences, sequence)",
+        "bisect_left(self.sequences, sequence)",
+        KAFKA,
+        20,
+    ),
 )
 
 

@@ -185,9 +185,15 @@ def _require_history(known: Positions, ends: Mapping[int, End], options: KafkaLo
     """Require that each partition still has the records before its position, and note the epochs of
     the leaders in ``known``.
 
-    A leader only appends, so nothing has changed while the epoch is the same.
+    A leader only appends, so nothing has changed while the epoch is the same. A leader that its
+    controller does not reach may not know of its successor, and may lack the newest records.
     """
     for number, end in ends.items():
+        if UNKNOWN < end.epoch < known.epochs[number]:
+            raise SourceUnavailable(
+                f"{options.where}, partition {number}: the leader of epoch {end.epoch} answered, "
+                f"and epoch {known.epochs[number]} is known; the next question may reach its leader"
+            )
         if end.offset < known.next[number]:
             reason = f"it ends at offset {end.offset}: its log was truncated"
             raise _lost(known, number, reason, options)

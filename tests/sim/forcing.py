@@ -31,10 +31,11 @@ def force(group: Group) -> None:
     for other in group.nodes.values():
         if other is not node and other.node in listed:
             _switch_off(group, other)
-    _ask(group, node, group.now + GIVES_UP_AFTER)
+    group.forces_until = group.now + GIVES_UP_AFTER
+    _ask(group, node)
 
 
-def switch_on(group: Group) -> None:
+def _switch_on(group: Group) -> None:
     """Switch all nodes on again, whatever the result of the failover."""
     names, group.off = group.off, set()
     for name in sorted(names):
@@ -46,19 +47,19 @@ def _switch_off(group: Group, node: SimNode) -> None:
     node.kill(query_process_dies=group.random.random() < 0.5)
 
 
-def _ask(group: Group, node: SimNode, until: float) -> None:
-    if not group.off:
-        return
+def _ask(group: Group, node: SimNode) -> None:
     done = group.facts.newest is not None and group.facts.newest.in_sync == (node.member,)
-    if done or group.now > until:
-        switch_on(group)
+    # A node that may still act on a request relies on what the operator has confirmed.
+    pending = node.alive and node.core.forced_failover._asked is not None
+    if done or (group.now >= group.forces_until and not pending):
+        _switch_on(group)
         return
-    if node.alive and not node.paused:
+    if node.alive and not node.paused and group.now < group.forces_until:
         _switch_off_unreachable_nodes(group, node)
         off = tuple(sorted(group.off))
         if node.core.why_no_forced_failover(off) is None:
             node.feed(on.FailoverForced("operator", off))
-    group.agenda.after(ASKS_EVERY, partial(_ask, group, node, until))
+    group.agenda.after(ASKS_EVERY, partial(_ask, group, node))
 
 
 def _switch_off_unreachable_nodes(group: Group, node: SimNode) -> None:

@@ -26,7 +26,8 @@ DRIFT_MAX = TIMING.margin / TIMING.ttl / 4
 class Group:
     """The parts that faults and judges use. ``transcript`` holds (true time, node, event).
 
-    ``variant``: further faults. ``off``: the nodes that an operator has switched off.
+    ``variant``: further faults. ``off``: the nodes that an operator has switched off, who forces a
+    failover until ``forces_until``.
     ``pulls``: there is a source besides the producers, read in that way.
     """
 
@@ -39,7 +40,7 @@ class Group:
         variant: Variant = Variant.PLAIN,
         pulls: Way | None = None,
     ) -> None:
-        self.variant, self.off = variant, set[str]()
+        self.variant, self.off, self.forces_until = variant, set[str](), 0.0
         self.seed, self.random = seed, Random(seed)
         self.agenda, self.around = Agenda(), Surroundings()
         self.transcript: list[tuple[float, str, object]] = []

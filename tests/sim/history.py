@@ -12,7 +12,6 @@ from ha_engine.core import inputs as on
 from ha_engine.types import Events, Role
 from tests.core.truth import require
 from tests.sim.faults import FAULT_PHASE_SECONDS, Faults
-from tests.sim.forcing import switch_on
 from tests.sim.group import Group
 from tests.sim.node import TIMING, StateIsLost, plans_of
 from tests.sim.pulling import Way, require_each_once
@@ -93,7 +92,7 @@ def _end_faults(group: Group) -> None:
     database.unreachable.clear()
     database.pause(False)
     group.sinks_away.clear()
-    switch_on(group)
+    group.forces_until = group.now
     group.sink_slow, group.producers.loses_acks = 0.0, 0.0
     for node in group.nodes.values():
         node.fsync_max = 0.02
@@ -132,6 +131,8 @@ def _repair_row(group: Group) -> None:
 
 def _settled(group: Group) -> str | None:
     """Return the reason why the group is not settled, in one sentence."""
+    if group.off:
+        return f"an operator forces a failover, and {sorted(group.off)} are off"
     row = group.around.table.row
     active = [node.node for node in group.living if node.truth.role is Role.ACTIVE]
     if len(active) != 1 or row is None or row.holder is None or row.holder.node != active[0]:

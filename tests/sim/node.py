@@ -462,11 +462,13 @@ class SimNode(World):
                 yield Checkpoint(lineage, mark, past=past)
 
     def _require_loss(self, query: str) -> None:
-        """Without shared storage, no other node has the state if the database lost the snapshots,
-        or if an operator gave up their history."""
+        """A state is lost if the database lost the snapshots, or if an operator gave up their
+        history. With shared storage it is lost only if both happened, since an operator also gives
+        up the checkpoints of a later epoch."""
         group = self.group
-        lost = group.counters["database failovers"] or group.counters["forced failovers"]
-        require(bool(lost and not group.shares_storage), "R33", f"{query} has no state")
+        causes = [group.counters["database failovers"], group.counters["forced failovers"]]
+        lost = all(causes) if group.shares_storage else any(causes)
+        require(lost, "R33", f"{query} has no state")
         raise StateIsLost(query)
 
     def _begin_outbox(

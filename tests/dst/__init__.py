@@ -10,6 +10,9 @@ failure can be repeated.
     journal_history.py   histories of one journal
     outbox_history.py    histories of one outbox
     publish_history.py   histories of two publishers and one sink
+    kafka_history.py     histories of a stream whose log is in Kafka
+    kafka_sink_history.py  histories of two nodes with one Kafka sink
+    brokers.py           the brokers of such a history, behind the client library of Kafka
     pair/                histories of two whole nodes
     snapshot_history.py  histories of one node's snapshots
     revisions.py         the store of these snapshots, in memory

@@ -157,9 +157,9 @@ class Partition:
     def elect(self, random: Random, *, unclean: bool) -> None:
         """Elect a leader if there is none.
 
-        An unclean leader lacks records here, and never has other ones in their place. Kafka's
-        readers cannot always notice that: they compare where an epoch ends (KIP-320), and the log
-        of an earlier leader may end later.
+        An unclean leader lacks records here, and never has other ones in their place, and the
+        former leader answers no more. Kafka's readers cannot always notice that: they compare where
+        an epoch ends (KIP-320), and the log of an earlier leader may end later.
         """
         clean = sorted(self.alive & self.in_sync)
         candidates = clean or (sorted(self.alive) if unclean else [])
@@ -175,7 +175,7 @@ class Partition:
             self.high = random.randint(self.first, self.high)
         else:
             del self.log[_same(self.log, before) :]
-            self.in_sync = {self.leader}
+            self.in_sync, self.deposed = {self.leader}, None
             self.was_truncated = self.was_truncated or len(self.log) < self.answered
             self.high = len(self.log)
             self.first = min(self.first, self.high)
@@ -252,11 +252,13 @@ class _Unanswered(Future[Any]):
         raise TimeoutError
 
 
-def _error(name: str) -> confluent_kafka.KafkaError:
+def error(name: str) -> confluent_kafka.KafkaError:
+    """The error of Kafka of this name."""
     return confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name))
 
 
-def _answer(result: object) -> Future[Any]:
+def answer(result: object) -> Future[Any]:
+    """The future of a call that is over, with its result or its error."""
     future = Future[Any]()
     if isinstance(result, confluent_kafka.KafkaError):
         future.set_exception(confluent_kafka.KafkaException(result))
@@ -277,7 +279,7 @@ class _Admin:
         if not brokers.is_away():
             return None
         brokers.counts["calls without an answer"] += 1
-        return brokers.random.choice([_Unanswered(), _answer(_error("_TIMED_OUT"))])
+        return brokers.random.choice([_Unanswered(), answer(error("_TIMED_OUT"))])
 
     def describe_topics(self, asked: Any, **_: object) -> Mapping[str, Future[Any]]:
         topic = self._brokers.topic
@@ -293,7 +295,7 @@ class _Admin:
             ],
         )
         (name,) = asked.topic_names
-        return {name: self._fails() or _answer(found)}
+        return {name: self._fails() or answer(found)}
 
     def list_offsets(
         self, asked: Mapping[Any, OffsetSpec], isolation_level: Any, **_: object
@@ -303,23 +305,23 @@ class _Admin:
             return dict.fromkeys(asked, failed)
         committed = isolation_level == confluent_kafka.IsolationLevel.READ_COMMITTED
         return {
-            place: _answer(self._offset(place.partition, spec, committed=committed))
+            place: answer(self._offset(place.partition, spec, committed=committed))
             for place, spec in asked.items()
         }
 
     def _offset(self, number: int, spec: OffsetSpec, *, committed: bool) -> object:
         brokers = self._brokers
         if number >= len(brokers.topic.partitions):
-            return _error("UNKNOWN_TOPIC_OR_PART")
+            return error("UNKNOWN_TOPIC_OR_PART")
         partition = brokers.topic.partitions[number]
         if spec is OffsetSpec.earliest():
             if partition.leader is None:
-                return _error("LEADER_NOT_AVAILABLE")
+                return error("LEADER_NOT_AVAILABLE")
             return SimpleNamespace(offset=partition.first, leader_epoch=None)
         view = brokers.asked(number)
         if view is None:
             none = SimpleNamespace(offset=-1, leader_epoch=None)
-            return brokers.random.choice([_error("OFFSET_NOT_AVAILABLE"), none])
+            return brokers.random.choice([error("OFFSET_NOT_AVAILABLE"), none])
         end = view.stable if committed else view.high
         brokers.answers[number] = brokers.topic.identity, view
         partition.answered = max(partition.answered, end)
@@ -350,5 +352,5 @@ class _Consumer:
         if view is None or view.epoch < place.leader_epoch:
             return None  # the client looks for the leader until its time is over
         changed = view.end_of(place.leader_epoch) < place.offset
-        error = _error("_AUTO_OFFSET_RESET" if changed else "_PARTITION_EOF")
-        return SimpleNamespace(error=lambda: error, partition=lambda: place.partition)
+        found = error("_AUTO_OFFSET_RESET" if changed else "_PARTITION_EOF")
+        return SimpleNamespace(error=lambda: found, partition=lambda: place.partition)

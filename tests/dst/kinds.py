@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.dst.history import History
 from tests.dst.journal_history import JournalHistory
 from tests.dst.kafka_history import KafkaHistory
+from tests.dst.kafka_sink_history import KafkaSinkHistory
 from tests.dst.outbox_history import OutboxHistory
 from tests.dst.pair.history import PairHistory, SharedHistory, WarmHistory
 from tests.dst.publish_history import PublishHistory
@@ -18,5 +19,6 @@ KINDS: dict[str, type[History]] = {
     "warm": WarmHistory,
     "shared": SharedHistory,
     "kafka": KafkaHistory,
+    "kafka-sink": KafkaSinkHistory,
     "snapshot": SnapshotHistory,
 }

@@ -47,7 +47,7 @@ class Breakage:
 # for the end of its one thread.
 B = Breakage
 JOURNAL, OUTBOX, PUBLISH, SNAPSHOT = "journal", "outbox", "publish", "snapshot"
-KAFKA = "kafka"
+KAFKA, KAFKA_SINK = "kafka", "kafka-sink"
 BREAKAGES: tuple[Breakage, ...] = (
     B("journal.journal:Journal.open", "_mend(found[-1], identity, files)", "", JOURNAL, 60),
     B("journal.journal:Journal.open", "files.fsync_directory(directory)", "", JOURNAL, 60),
@@ -702,6 +702,47 @@ BREAKAGES: tuple[Breakage, ...] = (
         "bisect_right(self.sequences, sequence)",
         "bisect_left(self.sequences, sequence)",
         KAFKA,
+        20,
+    ),
+    B(
+        "connectors.kafka.sink:KafkaSink.claim",
+        "reader.read_to(end, claim.remaining_seconds)",
+        "pass",
+        KAFKA_SINK,
+        20,
+    ),
+    B(
+        "connectors.kafka.sink:KafkaSink.claim",
+        "claimed = self._fencing(claim)\n"
+        "end = cluster.last(ledger.topic, [PARTITION])[PARTITION]\n"
+        "reader.read_to(end, claim.remaining_seconds)\n"
+        "self._require_ours(reader.record, claim)",
+        "end = cluster.last(ledger.topic, [PARTITION])[PARTITION]\n"
+        "reader.read_to(end, claim.remaining_seconds)\n"
+        "self._require_ours(reader.record, claim)\n"
+        "claimed = self._fencing(claim)",
+        KAFKA_SINK,
+        20,
+    ),
+    B(
+        "connectors.kafka.sink:KafkaSink._require_ours",
+        "record.epoch > claim.epoch",
+        "False",
+        KAFKA_SINK,
+        20,
+    ),
+    B(
+        "connectors.kafka.sink:KafkaSink.claim",
+        "found.epoch != claim.epoch",
+        "False",
+        KAFKA_SINK,
+        20,
+    ),
+    B(
+        "connectors.kafka.sink:KafkaSink.deliver",
+        "claimed = replace(claimed, record=replace(ledger, batch=batch.number))",
+        "pass",
+        KAFKA_SINK,
         20,
     ),
 )

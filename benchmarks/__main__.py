@@ -18,6 +18,7 @@ from benchmarks.latency import Latency
 from benchmarks.places import place
 from benchmarks.report import Result
 from benchmarks.runs import Runs
+from benchmarks.sizing import Deployment, add_figures, measure_asks
 from benchmarks.timeline import show_timeline, taken
 from tests.faults.exchanges import KINDS
 
@@ -112,6 +113,42 @@ def nice(rate: int = 50_000, seconds: Seconds = 12, rounds: Rounds = 3, keep: Ke
 def sizes(rows: int = 1_000_000, rounds: Rounds = 2, keep: Keep = None) -> None:
     """Rows a second of one node by rows per request, and by query.max_events_per_batch."""
     _finish(Runs(console, keep).sizes(rounds, rows))
+
+
+@app.command()
+def sizing(
+    events: Annotated[float, typer.Option(help="Events a second.")] = 10_000_000,
+    event_bytes: int = 200,
+    topics: int = 10,
+    partitions: Annotated[int, typer.Option(help="Of each topic.")] = 1_000,
+    ask: Annotated[float, typer.Option(help="Seconds between records of a log.")] = 0.2,
+    queries: int = 1,
+    batch: Annotated[float, typer.Option(help="Seconds between batches of a query.")] = 1.0,
+    buckets: int = 64,
+    state_partitions: int = 200,
+    stores: Annotated[int, typer.Option(help="In each of them; a join has four.")] = 1,
+    is_measured: Annotated[
+        bool, typer.Option("--measure", help="Ask a real broker for the ends of topics, too.")
+    ] = False,
+) -> None:
+    """What a cluster with Kafka costs, by formulae; see docs/SIZING.md."""
+    result = Result("sizing")
+    deployment = Deployment(
+        events_per_second=events,
+        event_bytes=event_bytes,
+        topics=topics,
+        partitions=partitions,
+        ask_seconds=ask,
+        queries=queries,
+        batch_seconds=batch,
+        buckets=buckets,
+        state_partitions=state_partitions,
+        stores=stores,
+    )
+    add_figures(deployment, result)
+    if is_measured:
+        measure_asks(result)
+    _finish(result)
 
 
 @app.command()

@@ -40,8 +40,6 @@ LIMITS = MarkLimits(
 )
 OPTIONS = KafkaLogOptions.model_validate({"brokers": ["b:9092"], "topic": "flights"})
 PLACE = SourcePlace("group", STREAM, LOG, pa.schema([]))
-Range = tuple[int, int, int]
-"""A partition, and the offsets between which it is read."""
 
 
 class Delayed(Exception):
@@ -54,10 +52,9 @@ class RecordsGone(Exception):
 
 @dataclass
 class Known:
-    """What the judge knows of a journal record: the view of each partition when it was written,
-    and where the record ends."""
+    """What the judge knows of a journal record: where it ends in each partition, and the view of
+    the partition from which that end was answered."""
 
-    topic: str
     ends: list[int]
     views: dict[int, View]
 
@@ -418,7 +415,9 @@ class KafkaHistory(History):
         asks again, and gets the outcome of the first request."""
         if one.is_committed is None:
             one.is_committed = one.has_all() and self.random.random() < 0.8
-            self.counts["transactions committed" if one.is_committed else "aborted"] += 1
+            self.counts[
+                "transactions committed" if one.is_committed else "transactions aborted"
+            ] += 1
             if one.is_committed:
                 self.acked.update(one.places)
         elif lacking := one.lacking():
@@ -460,7 +459,7 @@ class KafkaHistory(History):
         after = Positions.parse(offset)
         self.tell(f"{node.name} reads up to {after.next} of {after.identity[1]}")
         if before is None:
-            self.known.setdefault(offset, Known(after.identity[1], after.next, {}))
+            self.known.setdefault(offset, Known(after.next, {}))
             return
         last = self.known[before]
         views = dict(last.views)
@@ -478,7 +477,7 @@ class KafkaHistory(History):
             views[number] = view
         moved = sum(after.next) - sum(last.ends)
         self.require(kept == moved, f"{kept} events are {moved} offsets")
-        self.known[offset] = Known(after.identity[1], after.next, views)
+        self.known[offset] = Known(after.next, views)
         self.counts["records of the journal"] += 1
 
     def judge_batch(self, node: Node, mark: Mark, found: tuple[int, ...]) -> None:

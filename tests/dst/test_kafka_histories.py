@@ -23,7 +23,7 @@ REACHED_AT_LEAST = {
     "answers of deposed leaders": 800,
     "calls without an answer": 1000,
     "transactions committed": 50,
-    "aborted": 240,
+    "transactions aborted": 240,
     "events stored twice": 400,
     "partitions added": 90,
     "topics created again": 8,

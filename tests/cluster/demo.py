@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,20 +26,13 @@ from ha_engine.client import Producer
 from ha_engine.demo.comparison import compare
 from ha_engine.demo.flights import departures
 from ha_engine.demo.nodes import sample_application
-from ha_engine.jvm import JAR
-from ha_engine.jvm.build import build
-from ha_engine.postgres.embedded import EmbeddedPostgres
-from tests.cluster.nodes import node_on
-from tests.cluster.standalone import Cluster, running_cluster
-from tests.connectors.kafka_broker import KafkaCluster, create, mortal_kafka
-from tests.connectors.kafka_jars import fetch, paths
+from tests.cluster.deployment import Services, start_receivers, start_services
+from tests.connectors.kafka_broker import create
 from tests.connectors.receivers import Receiver
-from tests.e2e.databases import fresh_database
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair
 from tests.waiting import wait_until
 
-CONNECTOR = Path(__file__).parents[2] / "benchmarks" / "spark_kafka_jars.txt"
 TOPIC, PARTITIONS = "departures", 3
 REQUEST_ROWS = 60
 """At most two hours of flights, which is how late an event may be: the rows of a request are in
@@ -54,8 +46,6 @@ def main(
 ) -> None:
     """Run the demo, and say whether the rows are equal."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # all parts end with it
-    fetch(CONNECTOR)
-    build(JAR)
     with tempfile.TemporaryDirectory(prefix="demo-") as home, ExitStack() as stack:
         parts = _started(stack, Path(home))
         outcomes = parts.run(flights)
@@ -69,22 +59,14 @@ def main(
 class Parts:
     """All that runs."""
 
-    def __init__(
-        self,
-        url: str,
-        brokers: KafkaCluster,
-        cluster: Cluster,
-        receivers: list[Receiver],
-        pair: Pair,
-    ) -> None:
-        self._url, self._brokers, self._cluster = url, brokers, cluster
-        self._receivers, self._pair = receivers, pair
+    def __init__(self, services: Services, receivers: list[Receiver], pair: Pair) -> None:
+        self._services, self._receivers, self._pair = services, receivers, pair
         self._year, self._sent = departures(), 0
 
     def run(self, flights: int) -> Any:
         faults: list[tuple[str, Callable[[], None]]] = [
-            ("a worker", self._cluster.restart_a_worker),
-            ("a broker", lambda: self._brokers.kill(1)),
+            ("a worker", self._services.cluster.restart_a_worker),
+            ("a broker", lambda: self._services.brokers.kill(1)),
             ("the driver of the active", lambda: self._active().kill("query")),
             ("the active", lambda: self._active().kill_everything()),
         ]
@@ -97,7 +79,7 @@ class Parts:
         self._send(flights - self._sent)
         with _step("wait until the last flight is in PostgreSQL"):
             wait_until(self._is_settled, within=PATIENCE, every=0.2)
-        return compare(self._url, self._year.slice(0, self._sent))
+        return compare(self._services.url, self._year.slice(0, self._sent))
 
     def _send(self, count: int) -> None:
         taken = self._year.slice(self._sent, count)
@@ -124,27 +106,16 @@ class Parts:
 
 
 def _started(stack: ExitStack, home: Path) -> Parts:
-    with _step("start PostgreSQL"):
-        postgres = stack.enter_context(EmbeddedPostgres(home / "postgres"))
-        url = stack.enter_context(fresh_database(postgres, "demo"))
-    with _step("start three brokers"):
-        brokers = stack.enter_context(mortal_kafka(3))
-        create(brokers.brokers, TOPIC, PARTITIONS, replicas=3, min_insync_replicas=2)
-    with _step("start two masters and four workers"):
-        cluster = stack.enter_context(running_cluster(4, cores=1, memory="600m", masters=2))
+    services = start_services(stack, home, _step)
+    brokers = services.brokers
+    create(brokers.brokers, TOPIC, PARTITIONS, replicas=3, min_insync_replicas=2)
     application = _application(brokers.brokers)
     with _step("start two receivers"):
-        receivers = [Receiver(home / f"receiver-{number}", application) for number in (1, 2)]
-        for receiver in receivers:
-            stack.callback(receiver.kill)
-            receiver.start()
+        receivers = start_receivers(stack, home, application)
     with _step("start the pair"):
-        spark = {"spark.jars": ",".join(map(str, paths(CONNECTOR)))}
-        node = partial(node_on, cluster, home / "shared")
-        pair = Pair(home, application, url, node, query={"spark": spark})
-        stack.enter_context(running_pair(pair))
+        pair = stack.enter_context(running_pair(services.pair(home, application)))
         pair.wait_protected()
-    return Parts(url, brokers, cluster, receivers, pair)
+    return Parts(services, receivers, pair)
 
 
 def _application(brokers: list[str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx
 import psutil
 import pyspark
 
@@ -19,6 +20,7 @@ from tests.connectors.server import Server, free_port
 
 SECRET = "a-secret-of-the-cluster"
 READY_SECONDS = 120.0
+ANSWER_SECONDS = 5.0
 _ENVIRONMENT = (
     "SPARK_LOCAL_IP=127.0.0.1",
     "SPARK_DAEMON_MEMORY=200m",
@@ -33,12 +35,16 @@ class ZooKeeper(Server):
 
     program = "java"
     ready_seconds = READY_SECONDS
+    tick_ms = 500
+    """ZooKeeper ends the session of a dead master after twenty ticks at most. Masters ask for a
+    minute."""
 
     def arguments(self) -> list[str]:
         jars = Path(pyspark.__file__).parent / "jars" / "*"
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         heap = ["-Xmx128m", "-XX:+UseSerialGC", "-Dzookeeper.admin.enableServer=false"]
-        return [*heap, "-cp", str(jars), main, str(self.port), str(self.directory / "data")]
+        data = str(self.directory / "data")
+        return [*heap, "-cp", str(jars), main, str(self.port), data, str(self.tick_ms)]
 
     def answers(self, connection: socket.socket) -> bool:
         return True
@@ -84,6 +90,14 @@ class Master(Daemon):
     def arguments(self) -> list[str]:
         return ["--port", str(self.port), "--webui-port", str(self.web_port)]
 
+    def leads(self) -> bool:
+        """Return whether the master is the one that manages the cluster."""
+        try:
+            page = httpx.get(f"http://127.0.0.1:{self.web_port}/json/", timeout=ANSWER_SECONDS)
+        except httpx.HTTPError:
+            return False
+        return page.is_success and bool(page.json()["status"] == "ALIVE")
+
 
 class Worker(Daemon):
     """A worker with ``cores`` for executors, in directories of its own."""
@@ -106,12 +120,13 @@ class Worker(Daemon):
         room = ["--cores", str(self._cores), "--memory", self._memory]
         return [*place, *room, "--work-dir", str(self.directory / "work"), self._master]
 
-    def executors(self) -> list[psutil.Process]:
-        """Return the executors that the worker runs."""
+    def executors(self, application: str = "") -> list[psutil.Process]:
+        """Return the executors that the worker runs, or those of one ``application``."""
         if self._process is None:
             return []
+        signs = ("CoarseGrainedExecutorBackend", application)
         children = psutil.Process(self._process.pid).children()
-        return [child for child in children if "CoarseGrainedExecutorBackend" in _words(child)]
+        return [child for child in children if all(sign in _words(child) for sign in signs)]
 
     def _end(self, number: signal.Signals) -> None:
         # An executor outlives a worker that was killed, until it notices; a host does not.
@@ -144,6 +159,10 @@ class Cluster:
     def url(self) -> str:
         """The address of the masters, for ``spark.master``."""
         return url_of(self.masters)
+
+    def workers_of(self, application: str = "") -> list[Worker]:
+        """Return the workers that run executors, or those of one ``application``."""
+        return [worker for worker in self.workers if worker.executors(application)]
 
     def kill_an_executor(self) -> None:
         self.workers[0].executors()[0].kill()

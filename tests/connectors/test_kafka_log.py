@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
 from collections.abc import Callable, Iterator
@@ -239,6 +240,24 @@ def test_clean_election_continues_and_unclean_election_is_refused() -> None:
         with pytest.raises(SourceRefused, match=changed):
             answered(lambda: identity.require(after.offset))
         answered(lambda: identity.require(before.offset))  # a query there has lost nothing
+
+
+@pytest.mark.nightly("test_log_with_another_history_is_refused asks the same of one broker")
+def test_identity_is_known_while_the_former_leader_is_down() -> None:
+    """A client that once found no leader may never ask another broker."""
+    with mortal_kafka(nodes=3) as cluster:
+        brokers, client = cluster.brokers, admin(cluster.brokers)
+        topic = new_topic(brokers, replicas=3)
+        offset = grown(opened(brokers, topic)).offset
+        identity = TopicIdentity(options(brokers, topic, timeout="2s"))
+        identity.require(offset)
+        cluster.kill(first := leader(client, topic))
+        with pytest.raises(SourceUnavailable):
+            identity.require(offset)
+        wait_until(lambda: leader(admin(brokers), topic) not in (first, -1), within=60)
+        with contextlib.suppress(SourceUnavailable):
+            identity.require(offset)  # the election may have ended in the middle of the question
+        identity.require(offset)
 
 
 def answered(ask: Callable[[], T]) -> T:

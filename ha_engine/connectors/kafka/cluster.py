@@ -159,6 +159,7 @@ class Cluster:
             place = f"topic {topic}, partition {one.partition}"
             result = self._answer(answer, f"the offsets of {place}, are unknown")
             if result.offset < 0:  # without an error, while the partition has no leader
+                self._made = None
                 raise self._failures.unavailable(f"{place}, has no leader that knows its offsets")
             epoch = UNKNOWN if result.leader_epoch is None else result.leader_epoch
             found[one.partition] = End(result.offset, epoch)

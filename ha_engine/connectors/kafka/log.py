@@ -14,6 +14,7 @@ that are gone, and a partition that ends before the journal's offset, or that en
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -153,12 +154,18 @@ class TopicIdentity:
 
     def __init__(self, options: KafkaLogOptions) -> None:
         self._options = options
+        self._lock = threading.Lock()
         self._cluster: Cluster | None = None
         self._known: Positions | None = None
 
     def require(self, offset: str) -> None:
         """Ask the brokers. Raises SourceRefused if it is another topic or another history, and
         SourceUnavailable."""
+        # The queries ask in threads. A client that one thread replaces answers no other thread.
+        with self._lock:
+            self._require(offset)
+
+    def _require(self, offset: str) -> None:
         if self._cluster is None:
             self._cluster = Cluster(self._options, SOURCE)
         known = Positions.parse(offset)

@@ -24,13 +24,13 @@ from benchmarks.report import Result
 from benchmarks.workload import WINDOWED, WORKLOADS, application, events
 from ha_engine.query.application import load_application
 from ha_engine.query.application_versions import ApplicationVersions
+from ha_engine.query.checkpoints import CheckpointsOnDisk
 from ha_engine.query.host import MemoryKills
 from ha_engine.query.jvm import Jvm
 from ha_engine.query.link import Address, NodeLink
 from ha_engine.query.reports import Reports
 from ha_engine.query.runner import QueryRunner
 from ha_engine.query.session import SparkSettings, start_spark
-from ha_engine.query.settings import Directories
 from tests.query.local_node import LocalNode, run_command
 from tests.waiting import wait_until
 
@@ -86,7 +86,8 @@ class _Batches:
             ApplicationVersions(file),
             link,
             Reports(link, self._fail),
-            Directories(self._node.checkpoints, self._node.outbox_directory),
+            self._node.outbox_directory,
+            CheckpointsOnDisk(self._node.checkpoints),
             self._fail,
             Jvm(spark.sparkContext._gateway.proc),
             MemoryKills(),

@@ -108,6 +108,10 @@ class CheckpointsFailed(DiskFailed):
     """
 
 
+class ObjectStorageFailed(DiskFailed):
+    """The object storage with the checkpoints refused a request or gave no answer."""
+
+
 class JournalReplaced(EngineError):
     """The node truncated its journal or replaced it with a snapshot, so the node process restarts
     (RULES.md#i8)."""

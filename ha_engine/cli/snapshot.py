@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from ha_engine.cli.status import LOCAL, UrlOption
 if TYPE_CHECKING:
     from ha_engine.postgres.snapshot_store import SnapshotStore
     from ha_engine.snapshot.files import Progress
+    from ha_engine.snapshot.manifest import Manifest
     from ha_engine.snapshot.restore import Places, Restoring
     from ha_engine.types import Revision
 
@@ -85,25 +86,32 @@ def verify(
     from ha_engine.cli.database import opened_snapshots
     from ha_engine.cli.transfers import shown_bytes
     from ha_engine.config.load import load_config
+    from ha_engine.node.build import checkpoints_of
 
     config = load_config(path, os.environ)
+    problems = checkpoints_of(config).kept_problems
     with opened_snapshots(config) as store:
         found = []
         for revision in store.revisions():
             with shown_bytes(f"revision {revision.id}", revision.bytes_total) as advance:
-                found.append({"id": revision.id, **_verified(store, revision, advance)})
+                found.append({"id": revision.id, **_verified(store, revision, advance, problems)})
     tree = {"group": config.group, "revisions": found}
     show(tree, output, as_json, lambda: _print_damage(found))
     if any(one["damage"] for one in found):
         raise typer.Exit(1)
 
 
-def _verified(store: SnapshotStore, revision: Revision, advance: Progress) -> dict[str, Any]:
+def _verified(
+    store: SnapshotStore,
+    revision: Revision,
+    advance: Progress,
+    kept_problems: Callable[[Manifest], list[str]],
+) -> dict[str, Any]:
     from ha_engine.errors import RevisionForgotten
     from ha_engine.snapshot.verification import verify as verified
 
     try:
-        return {"damage": verified(store, revision, advance), "forgotten": False}
+        return {"damage": verified(store, revision, advance, kept_problems), "forgotten": False}
     except RevisionForgotten:
         return {"damage": [], "forgotten": True}
 
@@ -132,7 +140,7 @@ def restore(
     """
     from ha_engine.cli.database import opened_snapshots
     from ha_engine.config.load import load_config
-    from ha_engine.node.build import restoring_of
+    from ha_engine.node.build import checkpoints_of, restoring_of
     from ha_engine.node.reinit import require_no_journal, require_this_host, stopped
     from ha_engine.query.application import load_application
     from ha_engine.snapshot.restore import finish
@@ -143,14 +151,14 @@ def restore(
     config.node.data_dir.mkdir(parents=True, exist_ok=True)
     with stopped(config), opened_snapshots(config) as store:
         require_no_journal(config)
-        restoring = restoring_of(config, application, store)
-        if finish(restoring.places):
+        restoring = restoring_of(config, application, store, checkpoints_of(config))
+        if finish(restoring.places, restoring.checkpoints):
             place, whence = _place_of(restoring.places), "from an earlier restore"
         else:
             if not yes:
                 typer.confirm("Are the journals of all nodes of the group lost?", abort=True)
             revision = _newest(restoring)
-            finish(restoring.places)
+            finish(restoring.places, restoring.checkpoints)
             place = str(revision.position)
             whence = f"as stored by {revision.taken_by} {revision.age_seconds:.0f} s ago"
     typer.echo(_AFTERWARDS.format(node=node, place=place, whence=whence))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, PlainValidator, SecretStr, WithJsonSchema, model_validator
 
 from ha_engine.config.quantities import Address, Size, is_unspecified, split_address
 from ha_engine.config.sections import Section
@@ -12,7 +14,26 @@ from ha_engine.config.server_tls import ServerTls, require_on_purpose
 
 SECRET_CHARACTERS_MIN = 16
 _LOCAL = r"local(\[([1-9][0-9]*|\*)(, *[1-9][0-9]*)?\])?"
+_OBJECTS = re.compile(r"s3a://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)*/?")
 _STANDALONE = r"spark://[^,/\s]+:[0-9]+(,[^,/\s]+:[0-9]+)*"
+
+
+def _path_or_url(given: Path | str) -> Path | str:
+    if isinstance(given, str | Path) and "://" not in str(given):
+        return Path(given)
+    if _OBJECTS.fullmatch(str(given)):
+        return given
+    raise ValueError(
+        "this is neither a directory nor s3a://BUCKET/FOLDER; mount another storage as a directory"
+    )
+
+
+CheckpointPlace = Annotated[
+    Path | str,
+    PlainValidator(_path_or_url),
+    WithJsonSchema({"type": "string", "format": "path"}),
+]
+"""A directory, or the URL of a folder on object storage as Spark and Hadoop write it."""
 
 
 class ExecutorsConfig(Section):
@@ -53,10 +74,11 @@ class ExecutionConfig(Section):
         "on this host, or spark://HOST:PORT[,HOST:PORT] for a standalone cluster.",
     )
     executors: ExecutorsConfig = ExecutorsConfig()
-    checkpoint: Path | None = Field(
+    checkpoint: CheckpointPlace | None = Field(
         default=None,
-        description="Directory that this node and all workers of the cluster mount at this path. "
-        "The executors keep the state there, each node's in a directory of its own.",
+        description="Directory that this node and all workers of the cluster mount at this path, "
+        "or s3a://BUCKET/FOLDER. The executors keep the state there, each node's in a directory of "
+        "its own. With s3a, snapshots name the objects of the state.",
     )
     listen: Address = Field(
         default="127.0.0.1:9895",
@@ -95,7 +117,7 @@ class ExecutionConfig(Section):
         if self.checkpoint is None:
             raise ValueError(
                 "checkpoint is missing: the executors keep the queries' state there; name a "
-                "directory that this node and all workers mount at the same path"
+                "directory that this node and all workers mount at the same path, or s3a://BUCKET/FOLDER"
             )
         if len(self.secret.get_secret_value()) < SECRET_CHARACTERS_MIN:
             raise ValueError(

@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -133,7 +133,9 @@ def _settings_of(model: type[BaseModel], prefix: Key) -> Iterator[Setting]:
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) in (Union, types.UnionType):
-        return get_args(annotation)
+        return tuple(kind for one in get_args(annotation) for kind in _kinds(one))
+    if get_origin(annotation) is Annotated:
+        return _kinds(get_args(annotation)[0])
     return (get_origin(annotation) or annotation,)
 
 
@@ -291,7 +293,8 @@ def _content_of(file: Path) -> str | None:
 def _resolve_paths(draft: _Draft, base: Path, environ: Mapping[str, str]) -> None:
     for setting in settings(draft.model):
         value = draft.values.get(setting.key, setting.default)
-        if setting.holds(Path) and isinstance(value, str | Path) and str(value):
+        is_path = isinstance(value, str | Path) and str(value) and "://" not in str(value)
+        if setting.holds(Path) and is_path:
             draft.values[setting.key] = Path(os.path.normpath(base / Path(value).expanduser()))
     data_dir = draft.values.get(("node", "data_dir"))
     if isinstance(data_dir, Path) and draft.values.get(("node", "runtime_dir")) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pydantic import Field, model_validator
@@ -29,6 +30,8 @@ from ha_engine.config.sections import (
 )
 from ha_engine.config.server_tls import listens_beyond_loopback
 from ha_engine.system.runtime_dir import SOCKET_NAME, SOCKET_PATH_BYTES_MAX, derived_runtime_dir
+
+_HAS_SECRET = re.compile(r"fs\.s3a\.(access\.key|secret\.key|session\.token)$")
 
 
 class Config(Section):
@@ -59,13 +62,20 @@ class Config(Section):
 
     @property
     def checkpoint_dir(self) -> Path:
-        """The directory of this node's Spark checkpoints.
+        """The directory of this node's Spark checkpoints, unless they are on object storage.
 
         On a cluster it is below ``execution.checkpoint``, which both nodes share.
         """
-        if self.execution.on_cluster and self.execution.checkpoint:
+        if self.execution.on_cluster and isinstance(self.execution.checkpoint, Path):
             return self.execution.checkpoint / self.group / self.node.id
         return self.query.checkpoint_dir or self.node.data_dir / "checkpoints"
+
+    @property
+    def checkpoint_url(self) -> str | None:
+        """The place of the group's checkpoints on object storage, if they are there."""
+        if self.execution.on_cluster and isinstance(self.execution.checkpoint, str):
+            return f"{self.execution.checkpoint.rstrip('/')}/{self.group}"
+        return None
 
     @property
     def runtime_dir(self) -> Path:
@@ -110,6 +120,12 @@ class Config(Section):
         )
 
     def _checkpoint_problem(self) -> str | None:
+        secret = sorted(key for key in self.query.spark if _HAS_SECRET.search(key))
+        if self.checkpoint_url and secret:
+            return (
+                f"{', '.join(secret)} under query.spark can be seen by other users of this host; "
+                "put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into the environment of the node"
+            )
         if not (self.execution.on_cluster and self.query.checkpoint_dir):
             return None
         return (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-from ha_engine.errors import SinkRefused, SourceRefused
+from ha_engine.errors import EngineError
 
 
-def library(module: str, extra: str, refused: type[SourceRefused | SinkRefused]) -> ModuleType:
+def library(module: str, extra: str, refused: type[EngineError]) -> ModuleType:
     """Return ``module``, or raise ``refused`` if the extra ``extra`` is not installed."""
     try:
         return import_module(module)

@@ -25,6 +25,7 @@ For ``ha-engine cluster check``: a Spark cluster and Kafka topics.
 ``spark_application``  starts Spark on the executors of the config, and runs code in each.
 ``executor_probe``     is the code that runs in an executor.
 ``executors``          judges what the executors and the masters said.
+``object_storage``     checks whether this host and the executors share an object storage.
 ``range_service``      finds or serves the addresses from which executors read events.
 ``kafka_logs``         checks the topics of streams with a log.
 """

@@ -11,7 +11,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ha_engine.doctor.certificates import certificate
 from ha_engine.doctor.check import Check, Say
 from ha_engine.doctor.executors import Report
 from ha_engine.doctor.finding import Finding, failed, ok, skipped
+from ha_engine.doctor.object_storage import ObjectStorageCheck
 from ha_engine.doctor.plan import application, check_of, config_check, read_config
 from ha_engine.doctor.range_service import Services, services_of, serving
 from ha_engine.doctor.spark_application import WAIT_SECONDS, SparkApplication
@@ -91,6 +92,7 @@ def _configured(config: Config, has_log: bool) -> Finding:
 
 
 def _on_cluster(config: Config, run: _Run) -> Iterator[Check]:
+    objects = config.checkpoint_url is not None
     yield check_of("java", tools.java)
     yield check_of("spark", tools.spark)
     yield check_of("jar", lambda: ok(str(cluster_jar())))
@@ -99,7 +101,8 @@ def _on_cluster(config: Config, run: _Run) -> Iterator[Check]:
             yield check_of(
                 f"certificate/{one.section}", partial(certificate, config, one), "config"
             )
-    yield check_of("checkpoint", run.make_directory, "cluster")
+    writes = run.objects.this_host if objects else run.make_directory
+    yield check_of("checkpoint", writes, "cluster")
     yield check_of("masters", partial(_masters, config.execution.master), "cluster")
     needed = ("masters", "jar", "java", "spark", "application")
     yield Check("accepted", run.start, needed, START_SECONDS)
@@ -109,7 +112,8 @@ def _on_cluster(config: Config, run: _Run) -> Iterator[Check]:
     # An executor with other software may still reach the nodes and the directory.
     yield check_of("executors/modules", run.modules, "executors")
     yield check_of("executors/nodes", run.nodes, "executors")
-    yield check_of("executors/checkpoint", run.checkpoint, "executors", "checkpoint")
+    share = run.objects.executors if objects else run.checkpoint
+    yield check_of("executors/checkpoint", share, "executors", "checkpoint")
     yield check_of("executors/clocks", run.clocks, "executors")
 
 
@@ -143,6 +147,7 @@ class _Run:
         self._content = secrets.token_hex(16)
         self._services = Services({}, {}, "")
         self._reports: list[Report] = []
+        self.objects = ObjectStorageCheck(config, spark)
 
     def start(self, say: Say) -> Finding:
         say("starts Spark")
@@ -159,7 +164,7 @@ class _Run:
     def make_directory(self) -> Finding:
         """Write the file that each executor must find."""
         root = self._config.execution.checkpoint
-        assert root is not None, "the config of a cluster names a directory"
+        assert isinstance(root, Path), "the config of a cluster names a directory"
         if not root.is_dir():
             return failed(
                 f"{root} is no directory on this host",
@@ -226,6 +231,9 @@ class _Run:
         return executors.clocks(readings, before, time.time())
 
     def close(self) -> None:
+        if self._config.checkpoint_url is not None:
+            with suppress(EngineError):  # the check has said that the storage fails
+                self.objects.close()
         self._spark.close()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -126,6 +126,22 @@ class SparkApplication:
             raise _explained(str(error.java_exception.getMessage())) from None
         return list({(one["host"], one["process"]): one for one in found}.values())
 
+    def write(self, url: str, content: str) -> None:
+        """Let executors write ``content`` into objects below ``url``, and read them.
+
+        The JVMs of driver and executors do, as for the state of a query. Raises ClusterCheckFailed.
+        """
+        from py4j.protocol import Py4JJavaError
+        from pyspark.sql.functions import lit
+
+        tasks = self._live()
+        try:
+            self._session.range(0, tasks, 1, tasks).select(lit(content)).write.text(url)
+            self._session.read.text(url).count()
+        except Py4JJavaError as error:
+            message = str(error.java_exception.toString()).partition("\n")[0]
+            raise ClusterCheckFailed(f"Spark cannot use {url}: {message}") from None
+
     def master_pages(self) -> Iterator[dict[str, Any]]:
         """Yield what the web page of each master says, as JSON, if this host may read it.
 

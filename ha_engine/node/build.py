@@ -37,12 +37,15 @@ from ha_engine.publish.delivery import Timing
 from ha_engine.publish.publisher import QuerySink
 from ha_engine.publish.sink import Authority
 from ha_engine.query.application import Standby, StreamApplication
+from ha_engine.query.object_checkpoints import Bucket, ObjectCheckpoints
 from ha_engine.query.runtime import checkpoint_versions, runtime_versions, why_not_continued
 from ha_engine.receive.backlog import Disk, NodeBacklog
 from ha_engine.receive.gate import Backlog, Counters, Gate, GroupJournal
 from ha_engine.receive.producers import ProducerTable
 from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
+from ha_engine.snapshot.checkpoint_storage import CheckpointDirectories, CheckpointStorage
+from ha_engine.snapshot.object_storage import ObjectStates
 from ha_engine.snapshot.restore import Places, Restoring
 from ha_engine.snapshot.service import SnapshotService
 from ha_engine.stats.counters import NodeCounters
@@ -142,28 +145,44 @@ def snapshot_service_of(
         lambda: _deployment(config, application),
         lambda: ProducerTable(receive.max_producers, receive.dedup_window),
     )
+    checkpoints = checkpoints_of(config)
+    objects = checkpoints if isinstance(checkpoints, ObjectStates) else None
     return SnapshotService(
         store,
-        Capture(config.checkpoint_dir, home, outbox),
+        Capture(config.checkpoint_dir, home, outbox, objects=objects),
         base_builder,
         writer,
         Holder(core.identity.node, core.identity.process),
         lambda place: facts_of(core, application.digest, checkpoint_versions(), place),
-        restoring_of(config, application, store),
+        restoring_of(config, application, store, checkpoints),
         config.snapshot.revisions_to_keep,
     )
 
 
-def restoring_of(config: Config, application: StreamApplication, store: SnapshotStore) -> Restoring:
+def restoring_of(
+    config: Config,
+    application: StreamApplication,
+    store: SnapshotStore,
+    checkpoints: CheckpointStorage,
+) -> Restoring:
     """Make the object that restores a snapshot on this node."""
     return Restoring(
         store,
         places_of(config),
+        checkpoints,
         config.group,
         application.digest,
         lambda manifest: why_not_continued(manifest.runtime),
-        shared=partial(_shared_checkpoints, config),
     )
+
+
+def checkpoints_of(config: Config) -> CheckpointStorage:
+    """The checkpoints of this node. Raises ObjectStorageFailed."""
+    if (url := config.checkpoint_url) is None:
+        shared = partial(_shared_checkpoints, config)
+        return CheckpointDirectories(config.checkpoint_dir, shared=shared)
+    checkpoints = ObjectCheckpoints(Bucket(url, config.query.spark), config.node.id)
+    return ObjectStates(checkpoints, config.node.data_dir)
 
 
 def _shared_checkpoints(config: Config) -> list[Path]:

@@ -33,6 +33,7 @@ from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.adapters import LocalAnswers, OperatorRequests, QueryObserver, SyncOwner
 from ha_engine.node.build import (
     backlog_of,
+    checkpoints_of,
     core_of,
     gate_of,
     hello_of,
@@ -175,7 +176,7 @@ class Node:
 
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:
         config, data = self.config, self.data
-        if finish(places_of(config)):
+        if finish(places_of(config), checkpoints_of(config)):
             log.info("restored snapshot replaced journal, outbox and checkpoints")
         size = config.journal.segment_size
         journal = Journal.open(data.journal, group=config.group, segment_size=size)

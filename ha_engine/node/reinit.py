@@ -32,7 +32,7 @@ from ha_engine.errors import (
 )
 from ha_engine.journal import identity as identities
 from ha_engine.journal.identity import JournalIdentity
-from ha_engine.snapshot.restore import WHOLE
+from ha_engine.snapshot.checkpoint_storage import WHOLE
 from ha_engine.system.file_lock import NODE_LOCK, SUPERVISOR_LOCK, lock_directory
 from ha_engine.system.fsync import fsync_directory
 from ha_engine.system.process_group import members

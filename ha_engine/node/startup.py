@@ -82,6 +82,7 @@ def _query_command(config: Config, needs_jar: bool) -> list[str]:
         "needs_jar": needs_jar,
         "log": {"node": config.node.id, **config.log.model_dump()},
         "checkpoint_dir": str(config.checkpoint_dir),
+        "checkpoint_url": config.checkpoint_url,
         "scratch_dir": str(_scratch(config)),
         "outbox_dir": str(data_dir / "outbox"),
         "classes_dir": str(data_dir.absolute() / "classes"),

@@ -20,8 +20,10 @@ import zipfile
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic
 
 from ha_engine.errors import CheckpointIncomplete
+from ha_engine.query.object_path import AnyPath, CheckpointPath, ObjectPath
 from ha_engine.system.files import OS_FILES, Files, make_directory
 
 _VERSIONED = re.compile(r"(\d+)\.(delta|changelog|snapshot|zip)")
@@ -34,12 +36,12 @@ the chain is stored already."""
 _MERGE_BYTES = 4 << 20
 
 
-def last_finished(checkpoint: Path) -> int | None:
+def last_finished(checkpoint: CheckpointPath) -> int | None:
     """Spark's number of the newest finished batch, or None if no batch is finished."""
     return max(finished_batches(checkpoint), default=None)
 
 
-def finished_batches(checkpoint: Path) -> Iterator[int]:
+def finished_batches(checkpoint: CheckpointPath) -> Iterator[int]:
     """Spark's numbers of the finished batches that the checkpoint still names."""
     return _numbers(checkpoint / "commits")
 
@@ -68,8 +70,8 @@ def copy_as_of(
 
 
 def files_as_of(
-    checkpoint: Path, batch: int, stored: Container[str] = frozenset()
-) -> Iterator[Path]:
+    checkpoint: AnyPath, batch: int, stored: Container[str] = frozenset()
+) -> Iterator[AnyPath]:
     """The files that ``copy_as_of`` copies. Raises CheckpointIncomplete, OSError."""
     yield checkpoint / "metadata"
     for log in LOGS:
@@ -88,46 +90,51 @@ def files_as_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Chain:
+class _Chain(Generic[AnyPath]):
     """A whole state and all changes after that state. The newest file is the last in ``files``."""
 
-    files: tuple[Path, ...]
+    files: tuple[AnyPath, ...]
 
     @property
     def size(self) -> int:
         return sum(path.stat().st_size for path in self.files)
 
-    def cost(self, checkpoint: Path, stored: Container[str]) -> int:
+    def cost(self, checkpoint: AnyPath, stored: Container[str]) -> int:
         fresh = (path for path in self.files if str(path.relative_to(checkpoint)) not in stored)
         return sum(path.stat().st_size for path in fresh)
 
 
-def _chains(directory: Path, names: list[str], version: int) -> Iterator[_Chain]:
+def _chains(directory: AnyPath, names: list[str], version: int) -> Iterator[_Chain[AnyPath]]:
     """Yield every chain of files that gives the state of ``version``, the shortest chain first.
 
     Version 0 is the empty state.
     """
     found = {n: _VERSIONED.fullmatch(n) for n in names}
-    known = {(int(m[1]), m[2] in _WHOLE): directory / n for n, m in found.items() if m}
-    changes: list[Path] = []
+    known: dict[tuple[int, bool], AnyPath] = {
+        (int(m[1]), m[2] in _WHOLE): directory / n for n, m in found.items() if m
+    }
+    changes: list[AnyPath] = []
     for at in range(version, -1, -1):
-        if whole := known.get((at, True)):
-            yield _Chain((*_with_parts(whole), *reversed(changes)))
+        files: list[AnyPath] = changes[::-1]
+        if (at, True) in known:
+            whole: AnyPath = known[at, True]
+            files[:0] = _with_parts(whole)
+            yield _Chain(tuple(files))
         elif at == 0 and changes:
-            yield _Chain(tuple(reversed(changes)))
-        if (change := known.get((at, False))) is None:
+            yield _Chain(tuple(files))
+        if (at, False) not in known:
             return
-        changes.append(change)
+        changes.append(known[at, False])
 
 
-def _with_parts(whole: Path) -> Iterator[Path]:
+def _with_parts(whole: AnyPath) -> Iterator[AnyPath]:
     """Yield ``whole``, and before it the files that it names if it is a zip of RocksDB.
 
     Several zips may name the same file.
     """
     if whole.suffix == ".zip":
         try:
-            with zipfile.ZipFile(whole) as archive:
+            with zipfile.ZipFile(whole.open("rb")) as archive:
                 named = json.loads(archive.read("metadata").decode().partition("\n")[2])
             for key, name, folder in _ROCKSDB_FILES:
                 yield from (whole.parent / folder / one[name] for one in named.get(key, ()))
@@ -136,7 +143,9 @@ def _with_parts(whole: Path) -> Iterator[Path]:
     yield whole
 
 
-def _cheapest(checkpoint: Path, chains: list[_Chain], stored: Container[str]) -> _Chain:
+def _cheapest(
+    checkpoint: AnyPath, chains: list[_Chain[AnyPath]], stored: Container[str]
+) -> _Chain[AnyPath]:
     """Choose the chain with the fewest bytes that are not stored yet.
 
     Chains that are much larger than the shortest chain are left out, so that a restore reads
@@ -147,14 +156,20 @@ def _cheapest(checkpoint: Path, chains: list[_Chain], stored: Container[str]) ->
     return min(allowed, key=lambda chain: chain.cost(checkpoint, stored))
 
 
-def _directories(state: Path) -> Iterator[tuple[Path, list[str]]]:
-    for directory, _, names in os.walk(state):
+def _directories(state: AnyPath) -> Iterator[tuple[AnyPath, list[str]]]:
+    for directory, names in _walk(state):
         visible = [name for name in names if not name.startswith(".")]
         if visible:
-            yield Path(directory), visible
+            yield directory, visible
 
 
-def _numbers(log: Path) -> Iterator[int]:
+def _walk(state: AnyPath) -> Iterator[tuple[AnyPath, list[str]]]:
+    if isinstance(state, ObjectPath):
+        return ((directory, names) for directory, _, names in state.walk())
+    return ((Path(directory), names) for directory, _, names in os.walk(state))
+
+
+def _numbers(log: CheckpointPath) -> Iterator[int]:
     if log.is_dir():
         yield from (int(entry.name) for entry in log.iterdir() if entry.name.isdecimal())
 

@@ -22,11 +22,13 @@ import uuid
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from ha_engine.errors import CheckpointIncomplete, StateLost
 from ha_engine.query.checkpoint_files import LOGS, copy_as_of, finished_batches, last_finished
+from ha_engine.query.object_path import CheckpointPath
 from ha_engine.query.offsets import SourcesDisagree, mark_of_batch
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory, replace_file
@@ -44,7 +46,7 @@ _RENEWED = ".renewed"
 _PATHS = ".paths"
 """The directory with the paths that drivers get. A query's name never starts with a dot."""
 _WRITTEN_BY_SPARK = (*LOGS, "state")
-_LOST = (
+LOST = (
     "the query's checkpoint is lost, and the journal cannot rebuild the state, which is older than "
     "the journal or than the query's definition; the query waits for a snapshot with the state; if "
     "there will be none, run 'ha-engine reinit' on this node while another node is in sync, or set "
@@ -87,7 +89,7 @@ def open_checkpoint(
         if must_resume and not usable:
             usable = _may_be_complete(directory, wanted)
             if not usable:
-                raise StateLost(_LOST)
+                raise StateLost(LOST)
         if not usable:
             _set_aside(directory, files)
         _delete_unfinished(directory, files)
@@ -120,7 +122,7 @@ def open_fenced(
         except CheckpointIncomplete as error:
             disown(directory)
             if must_resume:
-                raise StateLost(_LOST) from error
+                raise StateLost(LOST) from error
             open_checkpoint(root, query, lineage, delete=delete)
         path = root / _PATHS / query / driver
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,17 +196,34 @@ def last_mark(root: Path, query: str) -> int | None:
 
     Raises DiskFailed, SourcesDisagree.
     """
-    checkpoint = _present(root, query)
     with disk(root):
-        finished = last_finished(checkpoint)
-        return None if finished is None else mark_of_batch(checkpoint, finished)
+        return newest_mark(_present(root, query))
+
+
+def batch_of_mark(checkpoint: CheckpointPath, number: int) -> int:
+    """The number that Spark gives to the finished batch that the mark ``number`` ends.
+
+    Raises CheckpointIncomplete, OSError, SourcesDisagree.
+    """
+    last = last_finished(checkpoint)
+    if last is not None:
+        batch = last - (mark_of_batch(checkpoint, last) - number)
+        if 0 <= batch <= last:
+            return batch
+    raise CheckpointIncomplete(f"{checkpoint} has no finished batch {number}")
+
+
+def newest_mark(checkpoint: CheckpointPath) -> int | None:
+    """The mark of the newest finished batch, or None. Raises OSError, SourcesDisagree."""
+    finished = last_finished(checkpoint)
+    return None if finished is None else mark_of_batch(checkpoint, finished)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
     """The state after batch ``number`` in a checkpoint, which is Spark's batch ``batch``."""
 
-    checkpoint: Path
+    checkpoint: CheckpointPath
     number: int
     batch: int
 
@@ -240,7 +259,14 @@ def _shared(
     stamp, epoch = _Stamp.read(checkpoint), _text(checkpoint / EPOCH_FILE)
     if stamp is None or record_in(stamp.lineage) not in records or not epoch.isdecimal():
         return None
-    newest = shared.get(int(epoch), 0)
+    return newest_up_to(checkpoint, shared.get(int(epoch), 0))
+
+
+def newest_up_to(checkpoint: CheckpointPath, newest: int) -> SharedState | None:
+    """The state after the newest finished batch up to batch ``newest``, if there is one.
+
+    Raises OSError, ValueError, SourcesDisagree.
+    """
     for batch in sorted(finished_batches(checkpoint), reverse=True):
         if (number := mark_of_batch(checkpoint, batch)) <= newest:
             return SharedState(checkpoint, number, batch)
@@ -260,6 +286,47 @@ def disown(checkpoint: Path, files: Files = OS_FILES) -> None:
     with disk(checkpoint.parent):
         files.unlink(checkpoint / STAMP_FILE, missing_ok=True)
         files.fsync_directory(checkpoint)
+
+
+class Checkpoints(Protocol):
+    """The checkpoints that the queries of this process write. Each method raises DiskFailed."""
+
+    def open(self, query: str, lineage: str, epoch: int, *, must_resume: bool) -> CheckpointPath:
+        """Return the checkpoint of a query; other nodes may continue it if there is an ``epoch``.
+
+        Raises StateLost if ``must_resume`` is set and no checkpoint has the state.
+        """
+
+    def disown(self, query: str) -> None:
+        """Make the next ``open`` begin with empty state, because no batch can continue this one."""
+
+    def mark_clean(self) -> None:
+        """Make the checkpoints usable after a reboot. No process writes to them any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsOnDisk:
+    """Checkpoints in directories below ``root``.
+
+    ``new_driver`` returns a unique name if executors of an earlier driver may still write.
+    """
+
+    root: Path
+    new_driver: Callable[[], str] | None = None
+
+    def open(self, query: str, lineage: str, epoch: int, *, must_resume: bool) -> Path:
+        if self.new_driver is None:
+            return open_checkpoint(self.root, query, lineage, must_resume=must_resume)
+        path = open_fenced(self.root, query, lineage, self.new_driver(), must_resume=must_resume)
+        if epoch:
+            offer(self.root / query, epoch)
+        return path
+
+    def disown(self, query: str) -> None:
+        disown(self.root / query)
+
+    def mark_clean(self) -> None:
+        mark_clean(self.root)
 
 
 def mark_clean(root: Path, *, boot: str | None = None) -> None:

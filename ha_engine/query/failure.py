@@ -56,6 +56,10 @@ _OF_KAFKA = re.compile(
     # The brokers refuse the user, who then can read no batch.
     "|(?:Ssl|Sasl)AuthenticationException: |(?:Topic|Group)AuthorizationException: )"
 )
+_OF_OBJECT_STORAGE = re.compile(
+    # The storage of the checkpoints gives no answer, or refuses the credentials of all batches.
+    r"\bAWS\w+Exception: |\bsoftware\.amazon\.awssdk\.[\w.]+Exception: |AccessDeniedException: s3a:"
+)
 _LOST_RECORDS = re.compile(
     rf"(?:{_OF_A_TASK}org\.apache\.spark\.sql\.kafka010\.)?"
     r"KafkaIllegalStateException: Some data may have been lost .*?\nReason: (.*?)\.?"
@@ -106,12 +110,16 @@ def disk_failure(error: BaseException) -> DiskFailed | None:
 
 
 def is_of_the_host(error: BaseException) -> bool:
-    """Whether the host or Kafka caused the failure, so that no batch is to blame (RULES.md#i15)."""
+    """Whether the host, Kafka or the storage of the checkpoints caused the failure.
+
+    No batch is to blame for it (RULES.md#i15).
+    """
     return any(
         _SOCKET_TIMEOUT.match(_python_error(text) if _TRACEBACK in text else text)
         or (_TRACEBACK in text and _OF_THE_JOURNAL.match(_python_error(text)))
         or _OF_THE_HOST.match(text)
         or _OF_KAFKA.match(text)
+        or (_TRACEBACK not in text and _OF_OBJECT_STORAGE.search(text))
         for text in islice(_jvm_messages(error), CAUSES_MAX)
     )
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 from ha_engine.errors import QueryProcessFailed
+from ha_engine.query.object_path import CheckpointPath
 
 _NO_OFFSET = "-"
 _HEADING_LINES = 2  # the version of the log's format, and Spark's metadata of the batch
@@ -19,7 +19,7 @@ class SourcesDisagree(QueryProcessFailed):
     """The sources of one batch end at different marks, so no other node would run that batch."""
 
 
-def mark_of_batch(checkpoint: Path, batch_id: int) -> int:
+def mark_of_batch(checkpoint: CheckpointPath, batch_id: int) -> int:
     """The mark that every source of Spark's batch ``batch_id`` names. Raises SourcesDisagree."""
     marks = set(_marks(checkpoint / "offsets" / str(batch_id)))
     if len(marks) != 1:
@@ -31,7 +31,7 @@ def mark_of_batch(checkpoint: Path, batch_id: int) -> int:
     return marks.pop()
 
 
-def unfinished_mark(checkpoint: Path) -> int:
+def unfinished_mark(checkpoint: CheckpointPath) -> int:
     """The mark of the batch that was started but not finished; 0 if every batch is finished."""
     started, finished = _last(checkpoint / "offsets"), _last(checkpoint / "commits")
     if started is None or started == finished:
@@ -44,13 +44,13 @@ def mark_of(offset: str | None) -> int:
     return int(json.loads(offset)["mark"]) if offset else 0
 
 
-def _marks(log: Path) -> Iterator[int]:
+def _marks(log: CheckpointPath) -> Iterator[int]:
     for line in log.read_text(encoding="utf-8").splitlines()[_HEADING_LINES:]:
         if line and line != _NO_OFFSET:
             yield mark_of(line)
 
 
-def _last(directory: Path) -> int | None:
+def _last(directory: CheckpointPath) -> int | None:
     try:
         return max(
             (int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=None

@@ -19,6 +19,7 @@ from ha_engine.outbox.batch_file import (
     write_batch_file,
 )
 from ha_engine.query.link import NodeLink
+from ha_engine.query.object_path import CheckpointPath
 from ha_engine.query.offsets import mark_of_batch
 from ha_engine.query.reports import UNCOMPARED, Reports
 from ha_engine.system.disk import disk
@@ -61,7 +62,7 @@ class OutboxWriter:
     def __init__(
         self,
         place: OutboxPlace,
-        checkpoint: Path,
+        checkpoint: CheckpointPath,
         link: NodeLink,
         reports: Reports,
         buckets: BucketWriter | None = None,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -17,7 +18,7 @@ import structlog
 from ha_engine import __version__
 from ha_engine.errors import DriverRemoved, EngineError, HostKilled
 from ha_engine.query.application_versions import ApplicationVersions
-from ha_engine.query.checkpoints import mark_clean
+from ha_engine.query.checkpoints import Checkpoints, CheckpointsOnDisk
 from ha_engine.query.class_archive import AnyArchive
 from ha_engine.query.host import MemoryKills
 from ha_engine.query.jvm import Jvm
@@ -101,7 +102,7 @@ class QueryProcess:
         self._failure: BaseException | None = None
         self._spark, self._classes, self._report = spark, classes, report
         self._jvm = Jvm(spark)
-        self._checkpoints = settings.directories.checkpoints
+        self._checkpoints = checkpoints_of(settings)
         link = NodeLink(address, channel=self._channel)
         reports = Reports(link, self._fail)
         self._watch_jvm(settings.spark.cluster, reports)
@@ -111,12 +112,12 @@ class QueryProcess:
             ApplicationVersions(settings.application),
             link,
             reports,
-            settings.directories,
+            settings.directories.outbox,
+            self._checkpoints,
             self._fail,
             self._jvm,
             kills,
             read_parallelism=settings.read_parallelism,
-            on_cluster=settings.spark.cluster is not None,
         )
 
     def serve(self) -> int:
@@ -207,7 +208,7 @@ class QueryProcess:
         halting.start()
         halting.join(HALT_SECONDS_MAX)
         self._jvm.kill()
-        mark_clean(self._checkpoints)
+        self._checkpoints.mark_clean()
 
     def _halt(self) -> None:
         try:
@@ -251,3 +252,20 @@ def _exit_at_the_latest(code: int) -> None:
     timer = threading.Timer(STOP_SECONDS_MAX, os._exit, (code,))
     timer.daemon = True
     timer.start()
+
+
+def checkpoints_of(settings: Settings) -> Checkpoints:
+    """The checkpoints of this node's queries."""
+    directories = settings.directories
+    if directories.objects is not None:
+        from ha_engine.query.object_checkpoints import Bucket, ObjectCheckpoints
+
+        bucket = Bucket(directories.objects, settings.spark.spark)
+        return ObjectCheckpoints(bucket, settings.log.node)
+    if settings.spark.cluster is None:
+        return CheckpointsOnDisk(directories.checkpoints)
+    # A query that starts again in this process must not meet its own earlier tasks either.
+    starts = count(1)
+    return CheckpointsOnDisk(
+        directories.checkpoints, lambda: f"{settings.incarnation}-{next(starts)}"
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from ha_engine.errors import DiskFailed, Fenced, QueryProcessFailed, SinkUnavail
 from ha_engine.query.application import QuerySpec, StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
 from ha_engine.query.bucket_writer import BucketWriter
-from ha_engine.query.checkpoints import disown, offer, open_checkpoint, open_fenced
+from ha_engine.query.checkpoints import Checkpoints
 from ha_engine.query.failure import (
     detail,
     disk_failure,
@@ -32,12 +31,12 @@ from ha_engine.query.host import MemoryKills
 from ha_engine.query.jvm import Jvm
 from ha_engine.query.kafka_marks import KafkaMarks
 from ha_engine.query.link import NodeLink, Superseded
+from ha_engine.query.object_path import CheckpointPath
 from ha_engine.query.offsets import unfinished_mark
 from ha_engine.query.outbox_writer import OutboxPlace, OutboxWriter, clear_pending
 from ha_engine.query.parent_watchdog import ProcessId
 from ha_engine.query.plan import PlannedQuery, plan_query
 from ha_engine.query.reports import Reports
-from ha_engine.query.settings import Directories
 from ha_engine.query.source_reader import SourceOptions
 from ha_engine.v1 import local_pb2 as pb
 
@@ -55,7 +54,7 @@ class RunningQuery:
     command: pb.RunQuery
     planned: PlannedQuery
     writer: OutboxWriter
-    checkpoint: Path
+    checkpoint: CheckpointPath
     streaming: StreamingQuery
 
 
@@ -64,7 +63,7 @@ class QueryRunner:
 
     The runner calls ``ended`` with an error after which this process must end. ``read_parallelism``
     must not depend on the host, because the distribution of rows to tasks affects floating-point
-    sums (RULES.md#i6). ``on_cluster`` is true if executors of an earlier driver may still write.
+    sums (RULES.md#i6). ``outbox`` is the directory of the outbox.
     """
 
     def __init__(
@@ -73,21 +72,21 @@ class QueryRunner:
         versions: ApplicationVersions,
         link: NodeLink,
         reports: Reports,
-        directories: Directories,
+        outbox: Path,
+        checkpoints: Checkpoints,
         ended: Callable[[BaseException], None],
         jvm: Jvm,
         kills: MemoryKills,
         *,
         read_parallelism: int,
-        on_cluster: bool = False,
     ) -> None:
         self._spark, self._versions = spark, versions
-        self._read_parallelism, self._on_cluster = read_parallelism, on_cluster
-        self._link, self._reports, self._directories = link, reports, directories
+        self._read_parallelism = read_parallelism
+        self._link, self._reports = link, reports
+        self._outbox, self._checkpoints = outbox, checkpoints
         self._ended, self._jvm, self._kills = ended, jvm, kills
         self._me = ProcessId.of_this()
         self._running: dict[str, RunningQuery] = {}
-        self._starts = count(1)
         self._kafka_marks = KafkaMarks(link)
         self._lock = threading.Lock()
 
@@ -138,10 +137,12 @@ class QueryRunner:
         planned = self._plan(command)
         if self._refused(command, planned):
             return
-        checkpoint = self._open_checkpoint(command)
+        checkpoint = self._checkpoints.open(
+            command.query, command.lineage, command.epoch, must_resume=command.must_resume
+        )
         place = OutboxPlace(
             command.query,
-            self._directories.outbox,
+            self._outbox,
             command.lineage,
             planned.spec.deterministic,
         )
@@ -158,17 +159,6 @@ class QueryRunner:
             target=self._watch, args=(running,), name=f"watch {command.query}", daemon=True
         ).start()
         log.info("query started", query=command.query, after_mark=command.initial_mark)
-
-    def _open_checkpoint(self, command: pb.RunQuery) -> Path:
-        root, resume = self._directories.checkpoints, command.must_resume
-        if not self._on_cluster:
-            return open_checkpoint(root, command.query, command.lineage, must_resume=resume)
-        # A query that starts again in this process must not meet its own earlier tasks either.
-        driver = f"{self._link.address.incarnation}-{next(self._starts)}"
-        path = open_fenced(root, command.query, command.lineage, driver, must_resume=resume)
-        if command.epoch:
-            offer(root / command.query, command.epoch)
-        return path
 
     def _plan(self, command: pb.RunQuery) -> PlannedQuery:
         application = self._versions.holding(command.query, command.digest)
@@ -195,7 +185,7 @@ class QueryRunner:
         )
 
     def _start_streaming(
-        self, planned: PlannedQuery, writer: OutboxWriter, checkpoint: Path
+        self, planned: PlannedQuery, writer: OutboxWriter, checkpoint: CheckpointPath
     ) -> StreamingQuery:
         stream = planned.frame.writeStream.queryName(planned.spec.name)
         stream = stream.outputMode(planned.spec.output_mode.value)
@@ -231,7 +221,7 @@ class QueryRunner:
         if is_useless_checkpoint(error):
             query, reason = running.command.query, one_line(error)
             log.error("checkpoint set aside", query=query, reason=reason)
-            disown(running.checkpoint)
+            self._checkpoints.disown(query)
             return 0
         return unfinished_mark(running.checkpoint)
 

@@ -18,10 +18,14 @@ SECRET_VARIABLE = "HA_ENGINE_EXECUTION_SECRET"  # noqa: S105 - the name, not the
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """The directories of checkpoints and of the outbox; each has one directory per query."""
+    """The directories of checkpoints and of the outbox; each has one directory per query.
+
+    ``objects`` is the URL of the group's checkpoints if they are on object storage.
+    """
 
     checkpoints: Path
     outbox: Path
+    objects: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,11 @@ class Settings:
     """The parsed command line.
 
     The JSON in ``--config-json`` has ``query``, ``execution``, ``driver_hosts``, ``log``,
-    ``checkpoint_dir``, ``scratch_dir``, ``outbox_dir``, ``classes_dir`` and ``needs_jar``.
-    ``query`` is the config's section of that name, with durations and sizes as plain numbers.
-    ``execution`` has the keys ``master`` and ``executors`` of that section. ``log`` has the fields
-    of LogSettings. ``--parent`` is the text of a ProcessId; the query process ends when that
-    process ends. ``classes`` is the directory of the class archive.
+    ``checkpoint_dir``, ``checkpoint_url``, ``scratch_dir``, ``outbox_dir``, ``classes_dir`` and
+    ``needs_jar``. ``query`` is the config's section of that name, with durations and sizes as plain
+    numbers. ``execution`` has the keys ``master`` and ``executors`` of that section. ``log`` has
+    the fields of LogSettings. ``--parent`` is the text of a ProcessId; the query process ends when
+    that process ends. ``classes`` is the directory of the class archive.
     """
 
     socket: str
@@ -68,7 +72,11 @@ class Settings:
             given.incarnation,
             Path(given.application),
             _spark_settings(config),
-            Directories(Path(config["checkpoint_dir"]), Path(config["outbox_dir"])),
+            Directories(
+                Path(config["checkpoint_dir"]),
+                Path(config["outbox_dir"]),
+                config["checkpoint_url"],
+            ),
             config["query"]["read_parallelism"],
             config["query"]["nice"],
             Path(config["classes_dir"]) if config["query"]["class_archive"] else None,

@@ -2,6 +2,8 @@
 
 ``service`` runs all steps in order: capture, store, make visible, trim.
 ``capture`` links the files of a snapshot into another directory while Spark runs.
+``checkpoint_storage`` replaces checkpoints in directories by restored ones.
+``object_storage`` does so on object storage, and keeps the objects that snapshots name.
 ``base_builder`` builds a base from the journal's records up to a position.
 ``base_file`` stores the base as a file beside the journal.
 ``files`` uploads the files of a revision as chunks, and downloads them.

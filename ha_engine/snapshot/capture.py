@@ -16,9 +16,11 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from ha_engine.errors import CheckpointIncomplete
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import read_batch_file
-from ha_engine.query.checkpoint_files import copy_as_of, last_finished
-from ha_engine.query.offsets import mark_of_batch
+from ha_engine.query.checkpoint_files import copy_as_of
+from ha_engine.query.checkpoints import batch_of_mark
 from ha_engine.snapshot.files import Names
+from ha_engine.snapshot.manifest import KeptFile
+from ha_engine.snapshot.object_storage import ObjectStates
 from ha_engine.system.files import CREATE, OS_FILES, Files, make_directory, write_all
 from ha_engine.types import SnapshotPlace
 
@@ -32,7 +34,8 @@ class Capture:
     """Links and deletes the files of a snapshot.
 
     ``checkpoints`` is the root of Spark's checkpoints, and ``home`` is the node's data directory.
-    ``sleep`` waits between two attempts to link a checkpoint that Spark changes meanwhile.
+    ``sleep`` waits between two attempts to link a checkpoint that Spark changes meanwhile. If the
+    checkpoints are ``objects``, a snapshot names copies of their files instead.
     """
 
     checkpoints: Path
@@ -40,6 +43,7 @@ class Capture:
     outbox: Outbox
     disk: Files = OS_FILES
     sleep: Callable[[float], None] = time.sleep
+    objects: ObjectStates | None = None
 
     def files(self, place: SnapshotPlace, names: Names) -> dict[str, Path]:
         """Link the snapshot's files and return the links by name. ``clear`` deletes the links.
@@ -49,10 +53,22 @@ class Capture:
         self.clear()
         found: dict[str, Path] = {}
         for query, number in place.batches:
-            self._link_checkpoint(query, number, names)
-            found |= _below(self._staged_checkpoints / query, f"checkpoints/{query}")
+            if self.objects is None:
+                self._link_checkpoint(query, number, names)
+                found |= _below(self._staged_checkpoints / query, f"checkpoints/{query}")
             found |= self._link_outbox(query, number)
         return found
+
+    def keep(self, place: SnapshotPlace) -> tuple[KeptFile, ...]:
+        """Copy the files of the states on object storage.
+
+        Raises CheckpointIncomplete, ObjectStorageFailed.
+        """
+        if self.objects is None:
+            return ()
+        retrying, keep = self._retrying(), self.objects.keep
+        states = (retrying(keep, query, number) for query, number in place.batches)
+        return tuple(file for files in states for file in files)
 
     def add(self, name: str, content: bytes) -> Path:
         """Write a file that is part of the snapshot but not of the node's data. Raises OSError."""
@@ -80,16 +96,19 @@ class Capture:
 
         def link() -> None:
             self._delete(target)
-            batch = _batch_of_mark(checkpoint, number)
+            batch = batch_of_mark(checkpoint, number)
             copy_as_of(checkpoint, batch, target, _Stored(checkpoint, names), self.disk)
 
-        Retrying(
+        self._retrying()(link)
+
+    def _retrying(self) -> Retrying:
+        return Retrying(
             sleep=self.sleep,
             retry=retry_if_exception_type(CheckpointIncomplete),
             stop=stop_after_attempt(_ATTEMPTS),
             wait=wait_fixed(_PAUSE_SECONDS),
             reraise=True,
-        )(link)
+        )
 
     def _link_outbox(self, query: str, number: int) -> dict[str, Path]:
         """Link the batches up to batch ``number`` in the outbox, which some sink may lack.
@@ -131,16 +150,6 @@ class _Stored:
 
     def __contains__(self, path: object) -> bool:
         return self.names.knows(self.checkpoint / str(path))
-
-
-def _batch_of_mark(checkpoint: Path, number: int) -> int:
-    """The number that Spark gives to the batch that the mark ``number`` ends."""
-    last = last_finished(checkpoint)
-    if last is not None:
-        batch = last - (mark_of_batch(checkpoint, last) - number)
-        if 0 <= batch <= last:
-            return batch
-    raise CheckpointIncomplete(f"{checkpoint} has no finished batch {number}")
 
 
 def _below(root: Path, name: str) -> dict[str, Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -17,7 +17,9 @@ from ha_engine.errors import SnapshotDamaged
 from ha_engine.snapshot.chunks import digest_of
 from ha_engine.types import Position
 
-VERSION = 1
+VERSION = 2
+"""The release before reads version 1, in which the database has all files. A manifest that names no
+file elsewhere still has that version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,20 @@ class StoredFile:
     path: str
     size: int
     chunks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file of a snapshot that is an object beside the checkpoints of a group.
+
+    ``path`` is relative to a node's data directory, like that of a StoredFile. ``key`` is relative
+    to the place of the group's checkpoints. ``version`` is the ETag of the object.
+    """
+
+    path: str
+    size: int
+    key: str
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +69,8 @@ class Manifest:
     """The manifest of a snapshot at ``position`` in the journal.
 
     No query needs a record at or before ``position`` (RULES.md#r28). ``application`` is the digest
-    of the application. ``runtime`` has the version of each software component.
+    of the application. ``runtime`` has the version of each software component. ``kept_at`` is the
+    URL of the place with the files ``kept``.
     """
 
     group_id: str
@@ -63,10 +80,21 @@ class Manifest:
     runtime: Mapping[str, str]
     queries: tuple[CapturedQuery, ...]
     files: tuple[StoredFile, ...]
+    kept_at: str = ""
+    kept: tuple[KeptFile, ...] = ()
 
     @property
     def size(self) -> int:
-        return sum(file.size for file in self.files)
+        return _size(self.files) + _size(self.kept)
+
+    def below(self, directory: str) -> list[StoredFile]:
+        return [file for file in self.files if file.path.startswith(f"{directory}/")]
+
+    def kept_below(self, directory: str) -> list[KeptFile]:
+        return [file for file in self.kept if file.path.startswith(f"{directory}/")]
+
+    def size_below(self, directory: str) -> int:
+        return _size(self.below(directory)) + _size(self.kept_below(directory))
 
     @property
     def digests(self) -> dict[bytes, None]:
@@ -74,10 +102,14 @@ class Manifest:
         return dict.fromkeys(digest for file in self.files for digest in file.chunks)
 
 
+def _size(files: Iterable[StoredFile | KeptFile]) -> int:
+    return sum(file.size for file in files)
+
+
 def encode(manifest: Manifest) -> tuple[bytes, bytes]:
     """Return the encoded manifest, and the digest of the encoded manifest."""
     tree = {
-        "version": VERSION,
+        "version": VERSION if manifest.kept else 1,
         "group_id": manifest.group_id,
         "journal_id": manifest.journal_id,
         "position": [manifest.position.epoch, manifest.position.sequence],
@@ -85,6 +117,8 @@ def encode(manifest: Manifest) -> tuple[bytes, bytes]:
         "runtime": dict(manifest.runtime),
         "queries": [[q.query, q.number, q.lineage, q.digest] for q in manifest.queries],
         "files": [[f.path, f.size, [d.hex() for d in f.chunks]] for f in manifest.files],
+        "kept_at": manifest.kept_at,
+        "kept": [[f.path, f.size, f.key, f.version] for f in manifest.kept],
     }
     encoded = gzip.compress(json.dumps(tree).encode(), mtime=0)
     return encoded, digest_of(encoded)
@@ -100,7 +134,7 @@ def decode(encoded: bytes, digest: bytes) -> Manifest:
         raise SnapshotDamaged("the manifest does not match its digest")
     try:
         tree = json.loads(gzip.decompress(encoded))
-        if tree["version"] == VERSION:
+        if 1 <= tree["version"] <= VERSION:
             return _from_tree(tree)
         reason = f"the manifest has version {tree['version']}, but this engine reads {VERSION}"
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -117,6 +151,8 @@ def _from_tree(tree: Any) -> Manifest:
         tree["runtime"],
         tuple(CapturedQuery(*query) for query in tree["queries"]),
         tuple(_file(*file) for file in tree["files"]),
+        tree.get("kept_at", ""),
+        tuple(KeptFile(*file) for file in tree.get("kept", ())),
     )
 
 

@@ -10,7 +10,7 @@ either the old state or the new state.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from ha_engine.errors import (
     CheckpointsFailed,
     ChunkDamaged,
     DiskFailed,
+    ObjectStorageFailed,
     RevisionForgotten,
     SnapshotDamaged,
     SnapshotUnfit,
@@ -32,20 +33,17 @@ from ha_engine.journal import Journal
 from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
 from ha_engine.outbox import Outbox, OutboxBatch
 from ha_engine.outbox.query_outbox import batch_paths
-from ha_engine.query.checkpoint_files import copy_as_of
-from ha_engine.query.checkpoints import (
-    SharedState,
-    close_paths,
-    is_whole,
-    last_mark,
-    newest_shared,
-    record_in,
-    stamp_restored,
-)
+from ha_engine.query.checkpoints import SharedState, record_in
 from ha_engine.query.offsets import SourcesDisagree
 from ha_engine.snapshot import base_file, restored
+from ha_engine.snapshot.checkpoint_storage import (
+    CHECKPOINTS,
+    WHOLE,
+    CheckpointStorage,
+    replace_directory,
+)
 from ha_engine.snapshot.files import Progress, download
-from ha_engine.snapshot.manifest import CapturedQuery, Manifest, StoredFile
+from ha_engine.snapshot.manifest import CapturedQuery, Manifest
 from ha_engine.snapshot.pinning import pinned
 from ha_engine.snapshot.verification import RevisionReader, distrust_damaged, manifest_of
 from ha_engine.stats.counters import Restored, SnapshotCounters, Transfer
@@ -55,8 +53,8 @@ from ha_engine.types import History, Revision
 
 log = structlog.get_logger(__name__)
 
-CHECKPOINTS, OUTBOX, JOURNAL = "checkpoints", "outbox", "journal"
-_COMING, WHOLE = ".restoring", ".restored"
+OUTBOX, JOURNAL = "outbox", "journal"
+_COMING = ".restoring"
 
 Bring = Callable[[Revision, Manifest, Progress], None]
 
@@ -86,10 +84,6 @@ class Places:
         """The directory of a complete download, which exists only after the rename."""
         return self.home / WHOLE
 
-    @property
-    def staged_checkpoints(self) -> Path:
-        return self.checkpoints / WHOLE
-
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
@@ -112,21 +106,19 @@ class Restoring:
 
     ``application`` is the digest of this node's application. The function ``objection`` returns the
     reason why this node cannot continue a revision's state under any application, or None.
-    ``shared`` returns the directories with the checkpoints of all nodes, if these share a file
-    system, and raises OSError.
     ``continued`` has the states of earlier actives that this node has continued.
     ``clock`` measures the duration of a restore, in seconds.
     """
 
     store: RevisionSource
     places: Places
+    checkpoints: CheckpointStorage
     group: str
     application: str
     objection: Callable[[Manifest], str | None]
     transfer: Transfer = field(default_factory=Transfer)
     counts: SnapshotCounters = field(default_factory=SnapshotCounters)
     files: Files = OS_FILES
-    shared: Callable[[], Sequence[Path]] = lambda: ()
     continued: set[SharedState] = field(default_factory=set)
     clock: Callable[[], float] = time.monotonic
 
@@ -151,9 +143,8 @@ class Restoring:
             restored_snapshot = Restored(revision.id, place, size, seconds, tuple(skipped))
             restored.store(self.places.coming / JOURNAL, restored_snapshot, self.files)
             keep(self.places.coming / JOURNAL)
-            for root in (self.places.staged_checkpoints, self.places.coming):
-                if root.exists():
-                    self.files.sync(root)
+            self.checkpoints.seal(self.places.coming)
+            self.files.sync(self.places.coming)
             self.files.rename(self.places.coming, self.places.whole)
 
         return self._newest(history, bring, skipped)
@@ -165,11 +156,12 @@ class Restoring:
 
     def _own_state(self, run: do.RunQuery) -> tuple[bool, int]:
         """Whether the node's own checkpoint is complete, and the batch after which its state is."""
-        root, query = self.places.checkpoints, run.query
-        with storage_of(root):
+        query = run.query
+        with storage_of(self.checkpoints):
             try:
-                whole = is_whole(root, query, run.lineage)
-                return whole, (whole and last_mark(root, query)) or run.initial.number
+                whole = self.checkpoints.is_whole(query, run.lineage)
+                mine = self.checkpoints.last_mark(query) if whole else None
+                return whole, mine or run.initial.number
             except (ValueError, SourcesDisagree) as error:
                 log.error("checkpoint cannot be read", query=query, reason=str(error))
                 return False, run.initial.number
@@ -202,28 +194,28 @@ class Restoring:
     ) -> RestoredState | None:
         """Continue the checkpoint of an earlier active, if it is newer than batch ``newer_than``.
 
-        The files are linked, so that what its driver still writes changes nothing here. A state is
-        continued once: if this node then lacks it again, Spark could not read a file of it.
+        The files are linked or copied, so that what its driver still writes changes nothing here. A
+        state is continued once: if this node then lacks it again, Spark could not read a file of
+        it.
         """
         query = run.query
         try:
             lineages = (run.lineage, *run.earlier)
-            found = newest_shared(self.shared(), query, lineages, shared)
+            found = self.checkpoints.newest_shared(query, lineages, shared)
             if found is None or found.number <= newer_than or found in self.continued:
                 return None
-            _clear(self.places, self.files)
-            fresh = self.places.staged_checkpoints / CHECKPOINTS / query
-            copy_as_of(found.checkpoint, found.batch, fresh, files=self.files)
-        except (OSError, CheckpointIncomplete) as error:
+            self._clear()
+            self.checkpoints.stage_shared(query, found)
+        except (OSError, CheckpointIncomplete, ObjectStorageFailed) as error:
             log.warning(
                 "no checkpoint of an earlier active is usable", query=query, reason=str(error)
             )
             return None
         left = found.number if outbox.last_admitted(query) < found.number else 0
-        self._stamp_state(fresh, run.lineage)
+        self._stamp_state(query, run.lineage)
         if left:
             outbox.restore(query, left, [])
-        self._put_state(fresh)
+        self._put_state(query)
         self.continued.add(found)
         return RestoredState(None, found.number, left)
 
@@ -295,7 +287,7 @@ class Restoring:
         progress = pinned(self.store, revision.id, self.transfer.advance)
         manifest = self._manifest(revision)
         try:
-            _clear(self.places, self.files)
+            self._clear()
             bring(revision, manifest, progress)
         except ChunkDamaged:
             # Check all chunks now, because each attempt to restore stops at one damaged chunk.
@@ -304,9 +296,11 @@ class Restoring:
             raise
         except OSError as error:
             raise CheckpointsFailed(
-                f"{self.places.home} or {self.places.checkpoints} cannot be written: "
+                f"{self.places.home} or {self.checkpoints.where} cannot be written: "
                 f"{error.strerror}"
             ) from error
+        except ObjectStorageFailed as error:
+            raise CheckpointsFailed(str(error)) from error
         finally:
             self.transfer.end()
 
@@ -340,13 +334,12 @@ class Restoring:
         Return ``left`` and the batches of ``RestoredState``.
         """
         query, behind = captured.query, outbox.last_admitted(captured.query) < captured.number
-        state = _files_below(manifest, f"{CHECKPOINTS}/{query}")
-        output = _files_below(manifest, f"{OUTBOX}/{query}") if behind else []
-        self.transfer.begin(sum(file.size for file in (*state, *output)))
-        download(self.store, state, self.places.staged_checkpoints, progress, self.files)
+        output = manifest.below(f"{OUTBOX}/{query}") if behind else []
+        state = manifest.size_below(f"{CHECKPOINTS}/{query}")
+        self.transfer.begin(state + sum(file.size for file in output))
+        self.checkpoints.stage(query, manifest, self.store, progress)
         download(self.store, output, self.places.coming, progress, self.files)
-        fresh = self.places.staged_checkpoints / CHECKPOINTS / query
-        self._stamp_state(fresh, lineage)
+        self._stamp_state(query, lineage)
         left, batches = 0, list[OutboxBatch]()
         if behind:
             self.files.sync(self.places.coming)
@@ -355,35 +348,33 @@ class Restoring:
             batches = outbox.restore(query, left, [files[number] for number in sorted(files)])
             with disk(self.places.home):
                 self.files.rmtree(self.places.coming)
-        self._put_state(fresh)
+        self._put_state(query)
         return left, batches
 
-    def _stamp_state(self, fresh: Path, lineage: str) -> None:
+    def _stamp_state(self, query: str, lineage: str) -> None:
         """Complete the staged state of a query. Raises CheckpointsFailed."""
-        with storage_of(self.places.checkpoints):
-            stamp_restored(fresh, lineage, self.files)
-            self.files.sync(self.places.staged_checkpoints)
+        with storage_of(self.checkpoints):
+            self.checkpoints.stamp(query, lineage)
+            self.checkpoints.sync()
 
-    def _put_state(self, fresh: Path) -> None:
+    def _put_state(self, query: str) -> None:
         """Replace the query's checkpoint by the staged one.
 
         Raises DiskFailed, after which the node must restart: the outbox may begin after other
         batches than the core knows.
         """
         with disk(self.places.checkpoints):
-            _replace_checkpoint(fresh, self.places.checkpoints, self.files)
-            self.files.rmtree(self.places.staged_checkpoints)
+            self.checkpoints.put(query)
+
+    def _clear(self) -> None:
+        _clear(self.places, self.checkpoints, self.files)
 
     def _download(self, manifest: Manifest, progress: Progress) -> None:
-        """Download the files of ``manifest``.
-
-        Checkpoints go into a directory on their own file system, since a rename cannot cross file
-        systems.
-        """
-        mine = _files_below(manifest, CHECKPOINTS)
+        """Download the files of ``manifest``. Checkpoints go where the node's checkpoints are."""
+        for one in manifest.queries:
+            self.checkpoints.stage(one.query, manifest, self.store, progress)
+        mine = manifest.below(CHECKPOINTS)
         rest = [file for file in manifest.files if file not in mine]
-        staged = self.places.staged_checkpoints
-        download(self.store, mine, staged, progress, self.files)
         download(self.store, rest, self.places.coming, progress, self.files)
 
     def _make_journal(self, manifest: Manifest) -> None:
@@ -410,8 +401,7 @@ class Restoring:
         self.files.rename(coming / base_file.NAME, coming / JOURNAL / base_file.NAME)
         make_directory(coming / OUTBOX, files=self.files, durable=False)
         for one in manifest.queries:
-            checkpoint = self.places.staged_checkpoints / CHECKPOINTS / one.query
-            stamp_restored(checkpoint, f"{journal_id}:{one.lineage}", self.files)
+            self.checkpoints.stamp(one.query, f"{journal_id}:{one.lineage}")
 
 
 def _suffices(run: do.RunQuery, takeover: do.Takeover, whole: bool, mine: int) -> bool:
@@ -421,12 +411,14 @@ def _suffices(run: do.RunQuery, takeover: do.Takeover, whole: bool, mine: int) -
 
 
 @contextmanager
-def storage_of(checkpoints: Path) -> Iterator[None]:
-    """Turn an error of the disk within the context into CheckpointsFailed."""
+def storage_of(checkpoints: CheckpointStorage) -> Iterator[None]:
+    """Turn an error of the storage within the context into CheckpointsFailed."""
     try:
         yield
     except (OSError, DiskFailed) as error:
-        raise CheckpointsFailed(f"the checkpoints below {checkpoints} failed: {error}") from error
+        raise CheckpointsFailed(
+            f"the checkpoints below {checkpoints.where} failed: {error}"
+        ) from error
 
 
 def _captured(manifest: Manifest, query: str, lineage: str) -> CapturedQuery:
@@ -440,18 +432,14 @@ def _captured(manifest: Manifest, query: str, lineage: str) -> CapturedQuery:
     )
 
 
-def _files_below(manifest: Manifest, directory: str) -> list[StoredFile]:
-    return [file for file in manifest.files if file.path.startswith(f"{directory}/")]
-
-
-def _clear(places: Places, files: Files) -> None:
+def _clear(places: Places, checkpoints: CheckpointStorage, files: Files) -> None:
     """Delete the files that an incomplete restore has downloaded."""
-    for place in (places.coming, places.staged_checkpoints):
-        if place.exists():
-            files.rmtree(place)
+    if places.coming.exists():
+        files.rmtree(places.coming)
+    checkpoints.clear()
 
 
-def finish(places: Places, files: Files = OS_FILES) -> bool:
+def finish(places: Places, checkpoints: CheckpointStorage, files: Files = OS_FILES) -> bool:
     """Move a complete download into the node's data directory and return True.
 
     If no download is complete, return False. The function deletes an incomplete download, which may
@@ -464,15 +452,15 @@ def finish(places: Places, files: Files = OS_FILES) -> bool:
             # has deleted the journal of the download.
             if places.whole.exists():
                 files.rmtree(places.whole)
-            _clear(places, files)
+            _clear(places, checkpoints, files)
             return False
         # Else a loss of power could bring back the former name of the download, which is deleted at
         # the next start, after the old data is gone.
         files.fsync_directory(places.home)
-        _replace_checkpoints(places, files)
+        checkpoints.put_all(places.whole)
         _keep_what_was_given_up(places, files)
         for part in (OUTBOX, JOURNAL):
-            _replace(places.whole / part, places.home / part, files)
+            replace_directory(places.whole / part, places.home / part, files)
         files.rmtree(places.whole)
     except OSError as error:
         raise DiskFailed(f"{places.home} cannot be written: {error.strerror}") from error
@@ -491,31 +479,3 @@ def _keep_what_was_given_up(places: Places, files: Files) -> None:
     for file in (places.home / JOURNAL).glob(f"*{GIVEN_UP_SUFFIX}"):
         files.rename(file, fresh / file.name)
     files.fsync_directory(fresh)
-
-
-def _replace_checkpoints(places: Places, files: Files) -> None:
-    """Move the restored checkpoints into the directory of the node's checkpoints.
-
-    An old checkpoint that the snapshot lacks keeps the stamp of the old journal. The query process
-    later sets a checkpoint with such a stamp aside.
-    """
-    staged_states = places.staged_checkpoints / CHECKPOINTS
-    for fresh in list(staged_states.iterdir()) if staged_states.is_dir() else ():
-        _replace_checkpoint(fresh, places.checkpoints, files)
-    if places.staged_checkpoints.exists():
-        files.rmtree(places.staged_checkpoints)
-
-
-def _replace_checkpoint(fresh: Path, root: Path, files: Files) -> None:
-    # Executors of an earlier driver must not change the restored checkpoint.
-    close_paths(root, fresh.name)
-    _replace(fresh, root / fresh.name, files)
-
-
-def _replace(fresh: Path, old: Path, files: Files) -> None:
-    if not fresh.exists():
-        return
-    if old.exists():
-        files.rmtree(old)
-    files.rename(fresh, old)
-    files.fsync_directory(old.parent)

@@ -22,17 +22,18 @@ from ha_engine.errors import (
     DatabaseUnreachable,
     DiskFailed,
     EngineError,
+    ObjectStorageFailed,
+    RevisionForgotten,
     SnapshotDamaged,
     SnapshotFailed,
 )
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
-from ha_engine.query.checkpoints import carry_on, is_whole
 from ha_engine.snapshot import base_file, restored
 from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.files import ChunkWriter, Names, upload
-from ha_engine.snapshot.manifest import CapturedQuery, Manifest, encode
+from ha_engine.snapshot.manifest import CapturedQuery, KeptFile, Manifest, encode
 from ha_engine.snapshot.restore import (
     JOURNAL,
     RestoredState,
@@ -40,6 +41,7 @@ from ha_engine.snapshot.restore import (
     RevisionSource,
     storage_of,
 )
+from ha_engine.snapshot.verification import manifest_of
 from ha_engine.stats.counters import Transfer
 from ha_engine.types import Collected, History, Holder, Position, Revision, SnapshotPlace
 
@@ -190,9 +192,9 @@ class SnapshotService:
         DatabaseUnreachable, CheckpointsFailed, DiskFailed, OutboxDamaged.
         """
         restoring, query, lineage = self._restoring, run.query, run.lineage
-        root, files = restoring.places.checkpoints, restoring.files
-        with storage_of(root):
-            await asyncio.to_thread(carry_on, root, query, run.earlier, lineage, files)
+        checkpoints = restoring.checkpoints
+        with storage_of(checkpoints):
+            await asyncio.to_thread(checkpoints.carry_on, query, run.earlier, lineage)
         if (takeover := run.takeover) is not None:
             # Look here first, since the thread may store a snapshot for minutes.
             if await asyncio.to_thread(restoring.has_state, run, takeover):
@@ -201,15 +203,16 @@ class SnapshotService:
             return await self._in_thread(
                 lambda: restoring.continue_state(run, takeover, history, outbox)
             )
-        with storage_of(root):
-            if await asyncio.to_thread(is_whole, root, query, lineage):
+        with storage_of(checkpoints):
+            if await asyncio.to_thread(checkpoints.is_whole, query, lineage):
                 return None
 
         def bring() -> RestoredState | None:
             # The core may request the same checkpoint twice. Spark may already use the checkpoint
             # that the first request restored.
-            if is_whole(root, query, lineage):
-                return None
+            with storage_of(checkpoints):
+                if checkpoints.is_whole(query, lineage):
+                    return None
             return self._restoring.restore_state(query, lineage, history, self._capture.outbox)
 
         return await self._in_thread(bring)
@@ -238,8 +241,10 @@ class SnapshotService:
         try:
             files = self._capture.files(place, self._names)
             base = self._capture.add(base_file.NAME, self._folding.at(place))
-            draft, size, new = self._store_draft(place, facts, {base_file.NAME: base, **files})
-        except OSError as error:
+            kept = self._capture.keep(place)
+            stored = {base_file.NAME: base, **files}
+            draft, size, new = self._store_draft(place, facts, stored, kept)
+        except (OSError, ObjectStorageFailed) as error:
             raise SnapshotFailed(f"the snapshot's files cannot be read: {error}") from error
         finally:
             self.upload.end()
@@ -248,9 +253,14 @@ class SnapshotService:
         return draft
 
     def _store_draft(
-        self, place: SnapshotPlace, facts: Facts, files: dict[str, Path]
+        self,
+        place: SnapshotPlace,
+        facts: Facts,
+        files: dict[str, Path],
+        kept: tuple[KeptFile, ...],
     ) -> tuple[int, int, int]:
         draft = self._store.begin(self._me.node)
+        self._forget_copies(kept)
         self.upload.begin(sum(path.stat().st_size for path in files.values()))
         stored, new = upload(self._store, draft, files, self._names, self.upload.advance)
         manifest = Manifest(
@@ -261,6 +271,8 @@ class SnapshotService:
             facts.runtime,
             facts.queries,
             stored,
+            self._capture.objects.checkpoints.bucket.where if self._capture.objects else "",
+            kept,
         )
         encoded, digest = encode(manifest)
         size = manifest.size
@@ -276,6 +288,22 @@ class SnapshotService:
         )
         self._names.stored()
         return draft, size, new
+
+    def _forget_copies(self, kept: tuple[KeptFile, ...]) -> None:
+        """Delete this node's copies that neither ``kept`` nor a visible revision names.
+
+        The draft has begun, so no earlier draft can become visible any more. A failure costs only
+        space until the next snapshot.
+        """
+        if (objects := self._capture.objects) is None:
+            return
+        try:
+            named = {file.key for file in kept}
+            for revision in self._store.revisions():
+                named |= {file.key for file in manifest_of(self._store, revision).kept}
+            objects.forget(named)
+        except (SnapshotDamaged, RevisionForgotten, ObjectStorageFailed) as error:
+            log.warning("files of old snapshots not deleted", reason=str(error))
 
     def _show(self, draft: int, epoch: int) -> None:
         if not self._store.show(draft, self._me, epoch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ha_engine.errors import ChunkDamaged, RevisionForgotten, SnapshotDamaged
@@ -45,10 +45,16 @@ def manifest_of(store: RevisionReader, revision: Revision) -> Manifest:
     return manifest
 
 
-def verify(store: RevisionReader, revision: Revision, progress: Progress) -> list[str]:
+def verify(
+    store: RevisionReader,
+    revision: Revision,
+    progress: Progress,
+    kept_problems: Callable[[Manifest], list[str]] = lambda _: [],
+) -> list[str]:
     """Check a revision, and return one sentence for each file that could not be restored.
 
-    The function ``progress`` is called with the numbers of uncompressed bytes. Raises
+    The function ``progress`` is called with the numbers of uncompressed bytes. The function
+    ``kept_problems`` checks the files that are not in the database. Raises
     RevisionForgotten when the revision is removed during the check, because the removed chunks are
     not damaged.
     """
@@ -59,7 +65,7 @@ def verify(store: RevisionReader, revision: Revision, progress: Progress) -> lis
         return [str(error)]
     found = distrust_damaged(store, manifest, progress)
     pin(store, revision.id)
-    return list(_files_without(manifest, found))
+    return [*_files_without(manifest, found), *kept_problems(manifest)]
 
 
 def distrust_damaged(

@@ -19,6 +19,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.identity import FILE_NAME
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.snapshot.checkpoint_storage import CheckpointDirectories
 from ha_engine.snapshot.restore import Places, finish
 from ha_engine.system.file_lock import lock_directory
 from ha_engine.types import EpochStart, Holder, LeaseRow, Member, Position, Record
@@ -132,7 +133,7 @@ def test_reinit_deletes_a_restored_snapshot_that_is_not_yet_in_place(
     store.create(listed(OTHER))
     assert reinit("node-b", "--yes").exit_code == 0
     assert not waiting.exists()
-    finish(Places(home, home / "checkpoints"))
+    finish(Places(home, home / "checkpoints"), CheckpointDirectories(home / "checkpoints"))
     assert is_empty(home)
 
 

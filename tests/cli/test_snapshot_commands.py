@@ -19,7 +19,8 @@ from ha_engine.journal import Journal
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.application import load_application
 from ha_engine.snapshot import restore
-from ha_engine.snapshot.restore import WHOLE, Places
+from ha_engine.snapshot.checkpoint_storage import WHOLE, CheckpointStorage
+from ha_engine.snapshot.restore import Places
 from ha_engine.types import Chunk, Position, Revision
 from tests.snapshot.stored_node import Node, facts, node_at, prepare, taken
 
@@ -125,7 +126,7 @@ async def test_next_restore_completes_one_killed_after_its_download(
     node.archive._facts = lambda cut: replace(facts(cut), application=digest)
     await taken(node, 3)
 
-    def killed(places: Places) -> bool:
+    def killed(places: Places, _: CheckpointStorage) -> bool:
         if places.whole.is_dir():
             raise KeyboardInterrupt
         return False

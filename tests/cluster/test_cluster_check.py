@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ import yaml
 
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
+from tests.cluster import s3a
 from tests.cluster.standalone import SECRET, Cluster, running_cluster
+from tests.connectors.s3_broker import S3Broker, running_broker
 from tests.e2e.node_under_test import free_port
 from tests.programs import needs
 from tests.waiting import wait_until
@@ -44,7 +46,9 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def command(home: Path, cluster: Cluster, **execution: Any) -> list[str]:
+def command(
+    home: Path, cluster: Cluster, spark: Mapping[str, str] | None = None, **execution: Any
+) -> list[str]:
     (home / "application.yaml").write_text(APPLICATION)
     (home / "doubling.py").write_text(MODULE)
     (home / "shared").mkdir(exist_ok=True)
@@ -57,6 +61,7 @@ def command(home: Path, cluster: Cluster, **execution: Any) -> list[str]:
         **execution,
     }
     tree = {"application": "application.yaml", "node": {"data_dir": "data"}, "execution": given}
+    tree["query"] = {"spark": dict(spark or {})}
     (home / "engine.yaml").write_text(yaml.safe_dump(tree))
     words = ["cluster", "check", "--json", "-c", str(home / "engine.yaml")]
     return [sys.executable, "-m", "ha_engine", *words]
@@ -76,6 +81,38 @@ def findings(home: Path, cluster: Cluster, **execution: Any) -> dict[str, dict[s
     found = {one["check"]: one for one in json.loads(done.stdout)}
     assert done.returncode == any(one["state"] == "failed" for one in found.values())
     return found
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Broker]:
+    for name, value in s3a.CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with running_broker() as broker:
+        yield broker
+
+
+def test_executors_and_this_host_share_an_object_storage(
+    cluster: Cluster, tmp_path: Path, broker: S3Broker
+) -> None:
+    spark = s3a.settings(broker)
+    found = findings(tmp_path, cluster, spark=spark, checkpoint="s3a://events/ha")
+    assert found["checkpoint"]["text"] == "this host writes to s3a://events/ha/default"
+    shared = "the executors and this host share s3a://events/ha/default"
+    assert found["executors/checkpoint"] == {
+        **found["executors/checkpoint"],
+        "state": "ok",
+        "text": shared,
+    }
+    require_left(cluster)
+
+
+def test_missing_bucket_is_a_failure(cluster: Cluster, tmp_path: Path, broker: S3Broker) -> None:
+    spark = s3a.settings(broker)
+    found = findings(tmp_path, cluster, spark=spark, checkpoint="s3a://absent/ha")
+    assert found["checkpoint"]["state"] == "failed"
+    assert "has no such bucket" in found["checkpoint"]["text"]
+    assert found["executors/checkpoint"]["state"] == "skipped"
+    require_left(cluster)
 
 
 def executors(cluster: Cluster) -> int:

@@ -236,6 +236,15 @@ def test_unknown_spark_master_is_refused(tmp_path: Path, master: str) -> None:
 
 CLUSTER = "master: 'spark://m1:7077,m2:7077', checkpoint: /mnt/ha, secret: a-secret-of-the-cluster"
 
+ON_STORAGE = CLUSTER.replace("/mnt/ha", "'s3a://states/ha/'")
+
+
+def test_checkpoints_of_a_group_have_their_own_folder_on_object_storage(tmp_path: Path) -> None:
+    text = f"group: g\nexecution: {{{ON_STORAGE}}}"
+    assert load_config(written(tmp_path, text), {}).checkpoint_url == "s3a://states/ha/g"
+    with_directory = f"group: g\nexecution: {{{CLUSTER}}}"
+    assert load_config(written(tmp_path, with_directory), {}).checkpoint_url is None
+
 
 def test_each_node_keeps_its_checkpoints_in_its_own_place_on_a_cluster(tmp_path: Path) -> None:
     text = f"group: g\nnode: {{id: node-b}}\nexecution: {{{CLUSTER}}}"
@@ -263,6 +272,14 @@ def test_each_node_keeps_its_checkpoints_in_its_own_place_on_a_cluster(tmp_path:
         (
             f"execution: {{{CLUSTER}}}\nquery: {{checkpoint_dir: /tmp/c}}",
             "remove query.checkpoint_dir",
+        ),
+        (
+            "execution: {master: 'spark://m:7077', checkpoint: 'hdfs://n:8020/ha'}",
+            "neither a directory nor s3a://BUCKET/FOLDER",
+        ),
+        (
+            f"execution: {{{ON_STORAGE}}}\nquery: {{spark: {{spark.hadoop.fs.s3a.secret.key: x}}}}",
+            "put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into the environment",
         ),
         ("query: {master: 'local[2]'}", "is now execution.master"),
     ],

@@ -40,6 +40,7 @@ from ha_engine.snapshot import base_file
 from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.base_file import JournalBase
 from ha_engine.snapshot.capture import Capture
+from ha_engine.snapshot.checkpoint_storage import CheckpointDirectories
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest
 from ha_engine.snapshot.restore import Places, Restoring, finish
 from ha_engine.snapshot.service import Facts, SnapshotService
@@ -198,7 +199,7 @@ class SnapshotHistory(DiskHistory):
         try:
             with disk(self.home):
                 make_directory(self.home, files=self.files)
-            finish(self.places, self.files)
+            finish(self.places, self._checkpoints(), self.files)
             journal = Journal.open(
                 self.home / "journal", group=GROUP, segment_size=700, files=self.files
             )
@@ -288,6 +289,9 @@ class SnapshotHistory(DiskHistory):
             self.require(rows.equals(_rows(self.group, number)), f"batch {number} has other rows")
         self.admitted = last
 
+    def _checkpoints(self) -> CheckpointDirectories:
+        return CheckpointDirectories(self.places.checkpoints, self.files)
+
     def _node(self, journal: Journal, outbox: Outbox) -> Node:
         def writer() -> JournalWriter:
             return JournalWriter(journal, self._durable, self._failed, thread=Thread(self.loop))
@@ -300,6 +304,7 @@ class SnapshotHistory(DiskHistory):
             restoring = Restoring(
                 self.store,
                 self.places,
+                self._checkpoints(),
                 GROUP,
                 self.application,
                 _objection,

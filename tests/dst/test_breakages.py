@@ -476,7 +476,7 @@ BREAKAGES: tuple[Breakage, ...] = (
     B("node.driver:Driver._on_disk", "self._spawn(done, 'small file work')", "", "test_driver.py"),
     B("node.driver:Driver._call_lease", "await self._kept", "pass", "test_driver.py"),
     B("node.driver:Driver._spawn", "self.fail(error)", "pass", "test_driver.py"),
-    B("snapshot.restore:finish", "_replace_checkpoints(places, files)", "", SNAPSHOT, 40),
+    B("snapshot.restore:finish", "checkpoints.put_all(places.whole)", "", SNAPSHOT, 40),
     B("snapshot.restore:finish", "_keep_what_was_given_up(places, files)", "", SNAPSHOT, 40),
     B(
         "snapshot.restore:finish",
@@ -484,7 +484,20 @@ BREAKAGES: tuple[Breakage, ...] = (
         "(JOURNAL, OUTBOX)",
         "dst/test_finish_restore.py",
     ),
-    B("snapshot.restore:Restoring.restore.bring", "self.files.sync(root)", "pass", SNAPSHOT, 40),
+    B(
+        "snapshot.restore:Restoring.restore.bring",
+        "self.files.sync(self.places.coming)",
+        "pass",
+        SNAPSHOT,
+        40,
+    ),
+    B(
+        "snapshot.checkpoint_storage:CheckpointDirectories.seal",
+        "self.sync()",
+        "pass",
+        SNAPSHOT,
+        40,
+    ),
     B(
         "snapshot.restore:Restoring.restore.bring",
         "keep(self.places.coming / JOURNAL)",
@@ -501,14 +514,14 @@ BREAKAGES: tuple[Breakage, ...] = (
     ),
     B(
         "snapshot.restore:Restoring._bring_with",
-        "_clear(self.places, self.files)",
+        "self._clear()",
         "",
         SNAPSHOT,
         40,
     ),
     B(
         "snapshot.restore:Restoring._stamp_state",
-        "stamp_restored(fresh, lineage, self.files)",
+        "self.checkpoints.stamp(query, lineage)",
         "",
         SNAPSHOT,
         40,
@@ -551,7 +564,7 @@ BREAKAGES: tuple[Breakage, ...] = (
         "query/test_checkpoints.py",
     ),
     B(
-        "snapshot.restore:_replace",
+        "snapshot.checkpoint_storage:replace_directory",
         "files.fsync_directory(old.parent)",
         "",
         "dst/test_finish_restore.py",

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from ha_engine.snapshot.checkpoint_storage import CheckpointDirectories
 from ha_engine.snapshot.restore import Places, finish
 from ha_engine.system.files import make_directory, replace_file
 from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
@@ -56,10 +57,10 @@ def test_interrupted_restore_is_completed(tmp_path: Path, fall: str) -> None:
         places, files = _prepared(disk)
         files.crash_in = step
         try:
-            finish(places, files)
+            finish_with(places, files)
         except Crashed:
             FALLS[fall](disk)
-            finish(places, SimulatedFiles(disk))
+            finish_with(places, SimulatedFiles(disk))
             assert _found(places.home) == AFTER, f"interrupted before change {step}"
         else:
             assert step > 10
@@ -69,9 +70,9 @@ def test_interrupted_restore_is_completed(tmp_path: Path, fall: str) -> None:
 def test_restore_survives_a_loss_of_power_at_once(tmp_path: Path) -> None:
     disk = SimulatedDisk(tmp_path / "disk", Random(0))
     places, files = _prepared(disk)
-    assert finish(places, files)
+    assert finish_with(places, files)
     lose_everything(disk)
-    finish(places, SimulatedFiles(disk))
+    finish_with(places, SimulatedFiles(disk))
     assert _found(places.home) == AFTER
 
 
@@ -89,14 +90,18 @@ def test_restore_that_was_not_durable_leaves_the_old_data_or_the_new(
         files.rename(places.coming, places.whole)
         files.crash_in = step
         try:
-            finish(places, files)
+            finish_with(places, files)
         except Crashed:
             lose_in_any_order(disk)
-            finish(places, SimulatedFiles(disk))
+            finish_with(places, SimulatedFiles(disk))
             assert _found(places.home) in (old, AFTER), f"interrupted before change {step}"
         else:
             assert step > 10
             break
+
+
+def finish_with(places: Places, files: SimulatedFiles) -> bool:
+    return finish(places, CheckpointDirectories(places.checkpoints, files), files)
 
 
 def _prepared(disk: SimulatedDisk) -> tuple[Places, SimulatedFiles]:

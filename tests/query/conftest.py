@@ -13,6 +13,7 @@ import pytest
 
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.application_versions import ApplicationVersions
+from ha_engine.query.checkpoints import CheckpointsOnDisk
 from ha_engine.query.host import MemoryKills
 from ha_engine.query.jvm import Jvm
 from ha_engine.query.link import Address, NodeLink
@@ -20,7 +21,6 @@ from ha_engine.query.progress import ProgressListener
 from ha_engine.query.reports import Reports
 from ha_engine.query.runner import QueryRunner
 from ha_engine.query.session import SparkSettings, start_spark
-from ha_engine.query.settings import Directories
 from tests.query.local_node import LocalNode
 
 READ_PARALLELISM = 3
@@ -96,14 +96,14 @@ def runner(
         reports = Reports(link, ended.append)
         listeners.append(ProgressListener(reports, lambda: None))
         spark.streams.addListener(listeners[-1])
-        directories = Directories(node.checkpoints, node.outbox_directory)
         made.append(
             QueryRunner(
                 spark,
                 ApplicationVersions(application.directory / file),
                 link,
                 reports,
-                directories,
+                node.outbox_directory,
+                CheckpointsOnDisk(node.checkpoints),
                 ended.append,
                 Jvm(spark),
                 MemoryKills(),

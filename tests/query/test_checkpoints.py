@@ -21,6 +21,7 @@ from ha_engine.query.checkpoints import (
     open_checkpoint,
     open_fenced,
 )
+from ha_engine.snapshot.checkpoint_storage import CheckpointDirectories
 from ha_engine.snapshot.restore import Places, finish
 from ha_engine.system.fsync import boot_id
 
@@ -239,7 +240,7 @@ def test_executor_cannot_reach_a_restored_checkpoint(tmp_path: Path) -> None:
     earlier = worked(checkpoints, "one")
     (checkpoints / ".restored" / "checkpoints" / "q").mkdir(parents=True)
     (home / ".restored" / "journal").mkdir(parents=True)
-    assert finish(Places(home, checkpoints))
+    assert finish(Places(home, checkpoints), CheckpointDirectories(checkpoints))
     assert (checkpoints / "q").exists()
     assert not earlier.exists()
 

@@ -79,6 +79,7 @@ def command_line(node: LocalNode, jars: Sequence[Path] = ()) -> list[str]:
         },
         "log": {"node": "node-a", "level": "info", "format": "json"},
         "checkpoint_dir": str(node.checkpoints),
+        "checkpoint_url": None,
         "scratch_dir": str(node.checkpoints / ".scratch"),
         "outbox_dir": str(node.outbox_directory),
         "classes_dir": str(node.directory / "classes"),

@@ -21,10 +21,13 @@ from ha_engine.outbox.batch_file import write_batch_file
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.postgres.upgrade import upgrade
+from ha_engine.query.object_checkpoints import Bucket, ObjectCheckpoints
 from ha_engine.receive.producers import ProducerTable
 from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
+from ha_engine.snapshot.checkpoint_storage import CheckpointDirectories, CheckpointStorage
 from ha_engine.snapshot.manifest import CapturedQuery
+from ha_engine.snapshot.object_storage import ObjectStates
 from ha_engine.snapshot.restore import Places, Restoring
 from ha_engine.snapshot.service import Facts, SnapshotService
 from ha_engine.types import (
@@ -83,6 +86,7 @@ class Node:
     archive: SnapshotService
     store: SnapshotStore
     refuses: list[str]
+    checkpoints: CheckpointStorage
 
     @property
     def places(self) -> Places:
@@ -150,10 +154,12 @@ def node_at(
     application: str = "app",
     admitted: int = BATCHES,
     shared: Sequence[Path] = (),
+    bucket: Bucket | None = None,
 ) -> Node:
     """Return a node with all records, whose outbox has the first ``admitted`` batches.
 
-    ``shared`` are the directories with the checkpoints of all nodes.
+    ``shared`` are the directories with the checkpoints of all nodes. If there is a ``bucket``, the
+    checkpoints are there, those of this node below the name of its home.
     """
     home.mkdir()
     journal = Journal.open(home / "journal", group="test", segment_size=1 << 10)
@@ -170,18 +176,24 @@ def node_at(
     )
     refuses: list[str] = []
     places = Places(home, home / "checkpoints")
+    checkpoints: CheckpointStorage
+    objects = None
+    if bucket is None:
+        checkpoints = CheckpointDirectories(places.checkpoints, shared=lambda: shared)
+    else:
+        checkpoints = objects = ObjectStates(ObjectCheckpoints(bucket, home.name), home)
     restoring = Restoring(
         store,
         places,
+        checkpoints,
         "test",
         application,
         lambda _: refuses[0] if refuses else None,
-        shared=lambda: shared,
     )
-    capture = Capture(home / "checkpoints", home, outbox)
+    capture = Capture(home / "checkpoints", home, outbox, objects=objects)
     writer = JournalWriter(journal, lambda sequence: None, lambda error: None)
     archive = SnapshotService(store, capture, folding, writer, ME, facts, restoring, keep=2)
-    return Node(home, journal, outbox, archive, store, refuses)
+    return Node(home, journal, outbox, archive, store, refuses, checkpoints)
 
 
 def facts(place: SnapshotPlace) -> Facts:

@@ -26,6 +26,7 @@ from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import is_whole, stamp_restored
 from ha_engine.snapshot import base_file, restored
+from ha_engine.snapshot.checkpoint_storage import WHOLE
 from ha_engine.snapshot.restore import finish
 from ha_engine.snapshot.verification import verify
 from ha_engine.stats.counters import Restored
@@ -58,7 +59,7 @@ def engine(engine: Engine) -> Engine:
 def begun_again(node: Node, number: int) -> Restored:
     """Start again from a snapshot behind that batch; return the result of the restore."""
     node.journal.close()
-    assert finish(node.places)
+    assert finish(node.places, node.checkpoints)
     require_restored(node.home, number)
     told = restored.load(node.places.home / "journal")
     assert told is not None
@@ -98,10 +99,10 @@ async def test_snapshot_restores_in_another_directory(engine: Engine, tmp_path: 
     revision = await new.archive.restore(ANYWHERE)
     assert revision.position == cut_behind(3).position
     new.journal.close()
-    assert finish(new.places)
+    assert finish(new.places, new.checkpoints)
     require_restored(new.home, 3)
     assert Journal.open(new.home / "journal", group="test").journal_id != former
-    assert not finish(new.places)
+    assert not finish(new.places, new.checkpoints)
 
 
 async def test_snapshot_with_a_damaged_batch_is_not_taken(engine: Engine, tmp_path: Path) -> None:
@@ -123,11 +124,11 @@ async def test_files_of_a_killed_restore_are_deleted_at_the_next_start(
     await taken(old, 3)
     await new.archive.restore(ANYWHERE)
     new.places.whole.rename(new.places.coming)
-    assert new.places.staged_checkpoints.exists()
+    assert (new.places.checkpoints / WHOLE).exists()
     new.journal.close()
-    assert not finish(new.places)
+    assert not finish(new.places, new.checkpoints)
     assert not new.places.coming.exists()
-    assert not new.places.staged_checkpoints.exists()
+    assert not (new.places.checkpoints / WHOLE).exists()
 
 
 async def test_capture_leaves_no_files_and_the_next_stores_only_new_chunks(
@@ -149,7 +150,7 @@ async def test_batches_that_every_sink_has_are_not_stored(engine: Engine, tmp_pa
     await taken(old, 3)
     await new.archive.restore(ANYWHERE)
     new.journal.close()
-    finish(new.places)
+    finish(new.places, new.checkpoints)
     outbox = Outbox.open(new.home / "outbox")
     assert (outbox.floor(QUERY), outbox.last_admitted(QUERY)) == (2, 3)
 
@@ -163,7 +164,7 @@ async def test_restored_node_knows_which_batches_were_trimmed(
     await taken(old, 3)
     await new.archive.restore(ANYWHERE)
     new.journal.close()
-    finish(new.places)
+    finish(new.places, new.checkpoints)
     outbox = Outbox.open(new.home / "outbox")
     assert (outbox.first(QUERY), outbox.trimmed_through(QUERY), outbox.last_admitted(QUERY)) == (
         None,
@@ -505,7 +506,7 @@ async def test_restore_without_an_intact_revision_changes_nothing_and_advises(
     with pytest.raises(SnapshotDamaged, match="another application"):
         await new.archive.restore(ANYWHERE)
     new.journal.close()
-    assert not finish(new.places)
+    assert not finish(new.places, new.checkpoints)
     assert Journal.open(new.home / "journal", group="test").journal_id == before
 
 
@@ -519,12 +520,12 @@ async def test_restore_killed_at_any_directory_change_is_completed_at_the_next_s
     new.journal.close()
     _die_at(step, monkeypatch)
     try:
-        finish(new.places)
+        finish(new.places, new.checkpoints)
         died = False
     except KeyboardInterrupt:
         died = True
     monkeypatch.undo()
-    assert finish(new.places) == died
+    assert finish(new.places, new.checkpoints) == died
     require_restored(new.home, 3)
 
 

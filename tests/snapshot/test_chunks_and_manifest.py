@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,14 @@ from hypothesis import strategies as st
 
 from ha_engine.errors import ChunkDamaged, SnapshotDamaged
 from ha_engine.snapshot.chunks import CHUNK_BYTES, digest_of, pack, split, unpack
-from ha_engine.snapshot.manifest import CapturedQuery, Manifest, StoredFile, decode, encode
+from ha_engine.snapshot.manifest import (
+    CapturedQuery,
+    KeptFile,
+    Manifest,
+    StoredFile,
+    decode,
+    encode,
+)
 from ha_engine.types import Position
 
 MANIFEST = Manifest(
@@ -76,6 +85,13 @@ def test_manifest_survives_a_round_trip() -> None:
     assert decode(*encode(MANIFEST)) == MANIFEST
     assert MANIFEST.size == 48
     assert list(MANIFEST.digests) == [digest_of(b"one"), digest_of(b"two")]
+
+
+def test_only_a_manifest_that_names_objects_has_a_form_that_the_release_before_refuses() -> None:
+    naming = replace(MANIFEST, kept_at="s3a://states/g", kept=(KeptFile("c/q/1", 7, "k", "tag"),))
+    assert decode(*encode(naming)) == naming
+    assert json.loads(gzip.decompress(encode(naming)[0]))["version"] == 2
+    assert json.loads(gzip.decompress(encode(MANIFEST)[0]))["version"] == 1
 
 
 def test_manifest_with_a_wrong_digest_is_refused() -> None:

@@ -17,6 +17,7 @@ from ha_engine.core import inputs as on
 from ha_engine.errors import CheckpointsFailed, SnapshotDamaged
 from ha_engine.node.snapshot_actions import SnapshotActions
 from ha_engine.query.checkpoints import disown, is_whole, last_mark, offer, stamp_restored
+from ha_engine.snapshot.checkpoint_storage import CheckpointDirectories
 from ha_engine.snapshot.restore import RestoredState
 from ha_engine.system.files import OsFiles
 from ha_engine.types import History, Mark, Position
@@ -166,7 +167,9 @@ async def test_outbox_is_unchanged_until_the_state_is_stored(pair: Pair, has_sha
     await taken(pair.former, 3)
     shared = {2: PUBLISHED} if has_shared else {}
     whole = pair.new.archive._restoring
-    pair.new.archive._restoring = replace(whole, files=FullDisk())
+    assert isinstance(whole.checkpoints, CheckpointDirectories)
+    full = replace(whole.checkpoints, files=FullDisk())
+    pair.new.archive._restoring = replace(whole, files=FullDisk(), checkpoints=full)
     with pytest.raises(CheckpointsFailed):
         await pair.take_over(shared, must_resume=True)
     assert pair.new.outbox.last_admitted(QUERY) == 0

@@ -1,4 +1,4 @@
-"""The object store below a URL, which the source and the sink share.
+"""The object store below a URL, which the source, the sink and the checkpoints share.
 
 The requests are those of the library obstore. A request that fails is repeated only twice and only
 within the option ``timeout``, since the engine repeats failed reads and deliveries itself.
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from ha_engine.config.quantities import Duration
 from ha_engine.connectors.library import library
-from ha_engine.connectors.streams import Refused, Unavailable
+from ha_engine.errors import EngineError
 
 T = TypeVar("T")
 
@@ -119,7 +119,12 @@ class Store:
     """The objects below the URL. All other errors are of the classes ``refused`` and
     ``unavailable``."""
 
-    def __init__(self, options: StoreOptions, refused: Refused, unavailable: Unavailable) -> None:
+    def __init__(
+        self,
+        options: StoreOptions,
+        refused: type[EngineError],
+        unavailable: type[EngineError],
+    ) -> None:
         self._options = options
         self.refused, self.unavailable = refused, unavailable
         at = f" at {options.endpoint.rstrip('/')}" if options.endpoint else ""
@@ -212,6 +217,30 @@ class Store:
                 f"{self.where} answers {len(content)} bytes of {meta.key} instead of {end - start}"
             )
         return content
+
+    def below(self, folder: str) -> Iterator[ObjectMeta]:
+        """Yield the objects in a folder and below it, in any order."""
+        pages = self._request(lambda store: store.list(folder), "ListBucket")
+        while page := self._request(lambda _: next(pages, None), "ListBucket"):
+            yield from map(ObjectMeta.of, page)
+
+    def folders(self, folder: str = "") -> list[str]:
+        """The folders in a folder, or below the URL."""
+        found = self._request(lambda store: store.list_with_delimiter(folder), "ListBucket")
+        return list(found["common_prefixes"])
+
+    def put(self, key: str, content: bytes | Path) -> None:
+        """Create or replace an object. ``content`` is a file or its bytes."""
+        self._request(lambda store: store.put(key, content), "PutObject", key)
+
+    def copy(self, key: str, new: str) -> None:
+        """Copy an object within the store. Raises ObjectGone."""
+        self._request(lambda store: store.copy(key, new), "PutObject", key)
+
+    def delete(self, keys: list[str]) -> None:
+        """Delete those of the objects that exist."""
+        if keys:
+            self._request(lambda store: store.delete(keys), "DeleteObject")
 
     def content(self, key: str, size_max: int) -> bytes | None:
         """Return the content of an object, or None if it has more than ``size_max`` bytes. Raises

@@ -28,6 +28,7 @@ from ha_engine.publish import Publisher
 from ha_engine.publish.delivery import Timing
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.receivers import Receivers
+from ha_engine.snapshot.checkpoint_storage import CheckpointDirectories
 from ha_engine.snapshot.restore import Places, finish
 from ha_engine.sync import EventSync, Hello, Report
 from ha_engine.types import Holder
@@ -145,7 +146,9 @@ class NodeProcess:
         host, home, files = self.host, self.host.home, self.files
         self.data = DataDirectory(home, self.name, files)
         self._closing.append(self.data.close)
-        host.history.counts["restores"] += finish(Places(home, host.checkpoints), files)
+        host.history.counts["restores"] += finish(
+            Places(home, host.checkpoints), CheckpointDirectories(host.checkpoints, files), files
+        )
         self.journal = Journal.open(
             self.data.journal, group=GROUP, segment_size=SEGMENT_BYTES, files=files
         )

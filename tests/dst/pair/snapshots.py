@@ -10,6 +10,7 @@ from ha_engine.core import actions as do
 from ha_engine.node.snapshot_actions import facts_of
 from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
+from ha_engine.snapshot.checkpoint_storage import CheckpointDirectories
 from ha_engine.snapshot.restore import Places, RestoredState, Restoring
 from ha_engine.snapshot.service import Places as RevisionPlaces
 from ha_engine.snapshot.service import SnapshotService
@@ -47,11 +48,11 @@ class NodeSnapshots(SnapshotService):
             Restoring(
                 store,
                 places,
+                CheckpointDirectories(host.checkpoints, files, lambda: _shared(process)),
                 GROUP,
                 application.digest,
                 lambda manifest: None,
                 files=files,
-                shared=lambda: _shared(process),
                 clock=process.loop.time,
             ),
             REVISIONS_KEPT,

@@ -1,0 +1,79 @@
+"""A pair on a cluster whose checkpoints are on a real S3 server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ha_engine.jvm import JAR
+from ha_engine.jvm.build import build
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from tests.cluster import s3a
+from tests.cluster.nodes import node_on
+from tests.cluster.standalone import running_cluster
+from tests.connectors.s3_broker import S3Broker, running_broker
+from tests.e2e.databases import fresh_database
+from tests.e2e.flights import Flights, flying
+from tests.e2e.node_under_test import SPARK_SECONDS
+from tests.e2e.test_restore import snapshot_now
+from tests.programs import needs
+from tests.waiting import wait_until
+
+pytestmark = [
+    needs("javac"),
+    pytest.mark.nightly(
+        "six JVMs and a server of S3 take two minutes; snapshot/test_object_storage.py has the "
+        "checkpoints and snapshots without Spark"
+    ),
+    pytest.mark.spark,
+]
+CONTINUED = "query continues the checkpoint of an earlier active"
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Broker]:
+    for name, value in s3a.CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with running_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def warm(broker: S3Broker, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
+    """A pair in which only the active runs the queries."""
+    build(JAR)
+    spark = s3a.settings(broker)
+    with running_cluster(workers=2, cores=2, memory="1200m") as cluster:
+        node = partial(node_on, cluster, tmp_path, execution={"checkpoint": "s3a://events/ha"})
+        with (
+            fresh_database(postgres, "object_storage") as url,
+            flying(tmp_path, url, node, standby="warm", query={"spark": spark}) as flights,
+        ):
+            flights.pair.wait_protected()
+            yield flights
+
+
+def test_warm_queries_continue_on_object_storage_after_the_active_was_killed(
+    warm: Flights,
+) -> None:
+    warm.send(4_000)
+    warm.require_equal()
+    pair = warm.pair
+    first = pair.active()
+    assert first is not None
+    second = pair.other(first)
+    first.kill_everything()
+    warm.send(2_000)
+    warm.require_equal()
+    assert CONTINUED in second.log_text()
+    snapshot_now(second)
+    first.start()
+    pair.wait_protected()
+    assert second.http.post("/v1/switchover").is_success
+    wait_until(lambda: pair.active() is first, within=SPARK_SECONDS)
+    warm.send(2_000)
+    warm.require_equal()
+    assert CONTINUED in first.log_text()

@@ -56,9 +56,13 @@ _OF_KAFKA = re.compile(
     # The brokers refuse the user, who then can read no batch.
     "|(?:Ssl|Sasl)AuthenticationException: |(?:Topic|Group)AuthorizationException: )"
 )
+_OF_AMAZON = r"[^\n]*\bsoftware\.amazon\.awssdk\.[\w.]+Exception: "
 _OF_OBJECT_STORAGE = re.compile(
-    # The storage of the checkpoints gives no answer, or refuses the credentials of all batches.
-    r"\bAWS\w+Exception: |\bsoftware\.amazon\.awssdk\.[\w.]+Exception: |AccessDeniedException: s3a:"
+    # The storage of the checkpoints gives no answer, or refuses every request, so that no batch can
+    # run. Hadoop's message has the exception of Amazon's library.
+    rf"(?:AWS\w+|SdkClient|S3)Exception: |\w+Exception: {_OF_AMAZON}"
+    rf"|{_OF_A_TASK}(?:.*\nCaused by: )?{_OF_AMAZON}",
+    re.DOTALL,
 )
 _LOST_RECORDS = re.compile(
     rf"(?:{_OF_A_TASK}org\.apache\.spark\.sql\.kafka010\.)?"
@@ -119,7 +123,7 @@ def is_of_the_host(error: BaseException) -> bool:
         or (_TRACEBACK in text and _OF_THE_JOURNAL.match(_python_error(text)))
         or _OF_THE_HOST.match(text)
         or _OF_KAFKA.match(text)
-        or (_TRACEBACK not in text and _OF_OBJECT_STORAGE.search(text))
+        or _OF_OBJECT_STORAGE.match(text)
         for text in islice(_jvm_messages(error), CAUSES_MAX)
     )
 

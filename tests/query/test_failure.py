@@ -40,6 +40,11 @@ LOST = (
 )
 PROGRAM = '"/opt/ha-engine/lib/python3.11/site-packages/ha_engine/query/python_worker"'
 STACK = '\n  File "worker.py", line 1, in main\n'
+NO_BUCKET = (
+    "`s3a://events/states': getFileStatus on s3a://events/states: "
+    "software.amazon.awssdk.services.s3.model.NoSuchBucketException: The specified bucket does not "
+    "exist (Service: S3, Status Code: 404, Request ID: one) (SDK Attempt Count: 1):NoSuchBucket"
+)
 OF_THE_HOST = {
     "executors": (
         "SparkException",
@@ -78,6 +83,21 @@ OF_THE_HOST = {
         "TimeoutException",
         "Cannot fetch record for offset 7 in 120000 milliseconds",
     ),
+    "object storage without the bucket": ("UnknownStoreException", NO_BUCKET),
+    "object storage that refuses a task": (
+        "SparkException",
+        f"{LOST}org.apache.hadoop.fs.s3a.UnknownStoreException: {NO_BUCKET}",
+    ),
+    "object storage that a task needs for its state": (
+        "SparkException",
+        f"{LOST}org.apache.spark.SparkException: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error "
+        f"occurred\n\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\nCaused by: "
+        f"org.apache.hadoop.fs.s3a.UnknownStoreException: {NO_BUCKET}\n\t... 5 more",
+    ),
+    "object storage that does not answer": (
+        "SdkClientException",
+        "Unable to execute HTTP request: Connection refused (SDK Attempt Count: 6)",
+    ),
     "credentials that the brokers refuse": (
         "SaslAuthenticationException",
         "Authentication failed during authentication due to invalid credentials",
@@ -96,6 +116,10 @@ OF_A_BATCH = {
         "SparkException",
         f"{LOST}ExecutorLostFailure (executor 3 exited caused by one of the running tasks) "
         "Reason: Command exited with code 3\nDriver stacktrace:",
+    ),
+    "data about such a storage": (
+        "SparkException",
+        f"{LOST}java.lang.IllegalStateException: s3a://events is not the bucket",
     ),
     "data with such a text": (
         "SparkException",

@@ -174,13 +174,16 @@ def delete_in_thread(delete: Callable[[], None]) -> None:
 class ObjectCheckpoints:
     """The checkpoints of ``node``. ``bucket`` has those of all nodes of the group.
 
-    ``in_background`` runs the deletion of what is no longer needed. Each method raises
+    ``in_background`` runs the deletion of what is no longer needed. ``delete_folder`` deletes a
+    folder, by its URL, together with the empty objects by which Hadoop marks directories: their
+    keys end with a slash, and the bucket's client cannot name them. Each method raises
     ObjectStorageFailed.
     """
 
     bucket: Bucket
     node: str
     in_background: Callable[[Callable[[], None]], None] = delete_in_thread
+    delete_folder: Callable[[str], None] = lambda _: None
 
     # -- the query process -------------------------------------------------------------------------
 
@@ -229,7 +232,8 @@ class ObjectCheckpoints:
 
     def _delete_runs(self, runs: Iterable[str]) -> None:
         for run in runs:
-            self.bucket.delete(one.key for one in self.bucket.below(run))
+            self.bucket.delete(self.bucket.sizes(run))
+            self.delete_folder(f"{self.bucket.where}/{run}")
 
     # -- the node process --------------------------------------------------------------------------
 

@@ -16,10 +16,11 @@ import grpc
 import structlog
 
 from ha_engine import __version__
-from ha_engine.errors import DriverRemoved, EngineError, HostKilled
+from ha_engine.errors import DriverRemoved, EngineError, HostKilled, ObjectStorageFailed
 from ha_engine.query.application_versions import ApplicationVersions
 from ha_engine.query.checkpoints import Checkpoints, CheckpointsOnDisk
 from ha_engine.query.class_archive import AnyArchive
+from ha_engine.query.failure import one_line
 from ha_engine.query.host import MemoryKills
 from ha_engine.query.jvm import Jvm
 from ha_engine.query.link import Address, NodeLink, Superseded, is_refusal, open_channel
@@ -102,7 +103,7 @@ class QueryProcess:
         self._failure: BaseException | None = None
         self._spark, self._classes, self._report = spark, classes, report
         self._jvm = Jvm(spark)
-        self._checkpoints = checkpoints_of(settings)
+        self._checkpoints = checkpoints_of(settings, spark)
         link = NodeLink(address, channel=self._channel)
         reports = Reports(link, self._fail)
         self._watch_jvm(settings.spark.cluster, reports)
@@ -254,14 +255,15 @@ def _exit_at_the_latest(code: int) -> None:
     timer.start()
 
 
-def checkpoints_of(settings: Settings) -> Checkpoints:
+def checkpoints_of(settings: Settings, spark: SparkSession) -> Checkpoints:
     """The checkpoints of this node's queries."""
     directories = settings.directories
     if directories.objects is not None:
         from ha_engine.query.object_checkpoints import Bucket, ObjectCheckpoints
 
         bucket = Bucket(directories.objects, settings.spark.spark)
-        return ObjectCheckpoints(bucket, settings.log.node)
+        delete = partial(_delete_by_hadoop, spark)
+        return ObjectCheckpoints(bucket, settings.log.node, delete_folder=delete)
     if settings.spark.cluster is None:
         return CheckpointsOnDisk(directories.checkpoints)
     # A query that starts again in this process must not meet its own earlier tasks either.
@@ -269,3 +271,18 @@ def checkpoints_of(settings: Settings) -> Checkpoints:
     return CheckpointsOnDisk(
         directories.checkpoints, lambda: f"{settings.incarnation}-{next(starts)}"
     )
+
+
+def _delete_by_hadoop(spark: SparkSession, url: str) -> None:
+    """Delete a folder and all below it. Raises ObjectStorageFailed."""
+    from py4j.protocol import Py4JError
+
+    context = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(url)
+    try:
+        path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
+    except Py4JError as error:
+        raise ObjectStorageFailed(
+            f"{url} cannot be deleted: {one_line(error)}; give the credentials the right to delete "
+            "objects, and delete the folder by hand"
+        ) from error

@@ -11,6 +11,7 @@ import pytest
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
+from ha_engine.query.object_checkpoints import Bucket
 from tests.cluster import s3a
 from tests.cluster.nodes import node_on
 from tests.cluster.standalone import running_cluster
@@ -57,7 +58,7 @@ def warm(broker: S3Broker, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterat
 
 
 def test_warm_queries_continue_on_object_storage_after_the_active_was_killed(
-    warm: Flights,
+    warm: Flights, broker: S3Broker
 ) -> None:
     warm.send(4_000)
     warm.require_equal()
@@ -77,3 +78,7 @@ def test_warm_queries_continue_on_object_storage_after_the_active_was_killed(
     warm.send(2_000)
     warm.require_equal()
     assert CONTINUED in first.log_text()
+    # Of the folders of former drivers nothing is left, also of what Hadoop wrote there.
+    bucket = Bucket("s3a://events/ha/test", s3a.settings(broker))
+    homes = [f"{node}/{query}" for node in pair.nodes for query in ("alerts", "delays")]
+    wait_until(lambda: all(len(bucket.folders(home)) == 1 for home in homes), within=SPARK_SECONDS)

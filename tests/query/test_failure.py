@@ -94,6 +94,12 @@ OF_THE_HOST = {
         f"occurred\n\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\nCaused by: "
         f"org.apache.hadoop.fs.s3a.UnknownStoreException: {NO_BUCKET}\n\t... 5 more",
     ),
+    "object storage that does not answer Hadoop": (
+        "ConnectException",
+        "Writing Object on ha/run/y: software.amazon.awssdk.core.exception.SdkClientException: "
+        "Unable to execute HTTP request: Connect to 127.0.0.1:15990 [/127.0.0.1] failed: "
+        "Connection refused (SDK Attempt Count: 2)",
+    ),
     "object storage that does not answer": (
         "SdkClientException",
         "Unable to execute HTTP request: Connection refused (SDK Attempt Count: 6)",

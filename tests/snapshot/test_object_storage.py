@@ -140,6 +140,15 @@ async def test_each_driver_continues_in_a_folder_of_its_own(site: Site) -> None:
     assert site.bucket.read(f"{again.key}/ha_engine.epoch") is None
 
 
+async def test_folder_of_a_former_driver_is_deleted_by_hadoop_too(site: Site) -> None:
+    node, deleted = site.node("a"), list[str]()
+    checkpoints = replace(site.checkpoints("a"), delete_folder=deleted.append)
+    opened = checkpoints.open(QUERY, lineage(node), 0, must_resume=True)
+    assert deleted == [f"{site.bucket.where}/a/{QUERY}/a-run"]
+    checkpoints.open(QUERY, lineage(node), 0, must_resume=True)
+    assert deleted[1:] == [str(opened)]
+
+
 @nightly
 async def test_state_of_another_lineage_is_not_continued(site: Site) -> None:
     site.node("a")

@@ -1,5 +1,6 @@
 """The code with which Spark's tasks write the buckets of a sink (RULES.md#r34).
 
 ``place`` has the destination of the buckets, which the driver sends to the tasks.
-``task``  writes one bucket of a batch.
+``plugin`` writes one bucket of a batch with a plug-in.
+``task``  writes one bucket of a batch, and says whether it did.
 """

@@ -1,18 +1,20 @@
-"""Write one bucket of a batch into a sink's table, as a task of Spark.
+"""Write one bucket of a batch into a sink, as a task of Spark.
 
-A bucket is one transaction, which also updates the bucket's ledger row. The ledger row decides
-whether a task writes. A task that runs again finds that the bucket has the batch. A task of an
-earlier active finds a higher epoch (RULES.md#r24).
+A bucket of a table is one transaction, which also updates the bucket's ledger row. The ledger row
+decides whether a task writes. A task that runs again finds that the bucket has the batch. A task of
+an earlier active finds a higher epoch (RULES.md#r24). The module ``plugin`` writes to any other
+kind of sink.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from ha_engine.buckets.place import BucketPlace
+from ha_engine.buckets.place import BucketPlace, Plugin, Table
+from ha_engine.buckets.plugin import PluginBucket
 from ha_engine.errors import EngineError, Fenced, SinkRefused, SinkUnavailable
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.ledger import LedgerKey
@@ -64,17 +66,46 @@ def write_bucket(
     ``size`` is the number of the rows. Spark may end the input of a task that it cancels, which
     looks like a bucket with fewer rows. So a bucket of another size is not written.
 
-    An insert keeps one part in memory, and an upsert the whole bucket, since it writes one row of
-    each key. Raises SinkUnavailable, SinkRefused or Fenced.
+    An insert keeps one part in memory. Any other write keeps the whole bucket: an upsert writes one
+    row of each key, and a plug-in gets the rows in one order. Raises SinkUnavailable, SinkRefused
+    or Fenced.
     """
+    match place.target:
+        case Table():
+            return _write_rows(place, place.target, number, bucket, size, parts)
+        case Plugin():
+            rows = _collected(parts)
+            _require_size(0 if rows is None else rows.num_rows, size)
+            opened = PluginBucket(place, place.target, bucket)
+            try:
+                return opened.deliver(number, rows)
+            finally:
+                opened.close()
+
+
+def require_seen(place: BucketPlace, number: int, buckets: Iterable[int]) -> None:
+    """Raise SinkRefused if this host does not see what tasks have written for ``buckets``."""
+    if isinstance(place.target, Plugin):
+        for bucket in buckets:
+            PluginBucket(place, place.target, bucket).require_seen(number)
+
+
+def _write_rows(
+    place: BucketPlace,
+    table: Table,
+    number: int,
+    bucket: int,
+    size: int,
+    parts: Iterator[pa.RecordBatch],
+) -> bool:
     engine = open_engine(
-        place.url,
-        connect_timeout=place.connect_timeout,
+        table.url,
+        connect_timeout=table.connect_timeout,
         statement_timeout=place.timeout,
         application_name="ha-engine bucket",
     )
     key = LedgerKey(place.group, place.query, place.sink).of_bucket(bucket, place.buckets)
-    target = Target(place.table, place.mode, place.key)
+    target = Target(table.name, table.mode, place.key)
     store = PostgresSinkStore(engine, key, target, group_id=place.group_id)
     until = time.monotonic() + place.timeout
 
@@ -82,13 +113,12 @@ def write_bucket(
         """Each part gets the whole time, since a bucket has any number of parts."""
         nonlocal until
         rows = 0
-        for table in _tables(place, parts):
-            rows += table.num_rows
+        for part in _tables(table, parts):
+            rows += part.num_rows
             until = time.monotonic() + place.timeout
-            yield copy_text(table, place.key)
+            yield copy_text(part, place.key)
         until = time.monotonic() + place.timeout
-        if rows != size:
-            raise SinkUnavailable(f"the task got {rows} of {size} rows, since Spark cancelled it")
+        _require_size(rows, size)
 
     try:
         return store.publish(number, place.epoch, texts(), lambda: until - time.monotonic())
@@ -96,11 +126,22 @@ def write_bucket(
         store.close()
 
 
-def _tables(place: BucketPlace, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    if place.mode == "upsert":
-        collected = [part for part in parts if part.num_rows]
-        if collected:
-            yield pa.Table.from_batches(collected)
+def _require_size(rows: int, size: int) -> None:
+    if rows != size:
+        raise SinkUnavailable(f"the task got {rows} of {size} rows, since Spark cancelled it")
+
+
+def _collected(parts: Iterator[pa.RecordBatch]) -> pa.Table | None:
+    """The rows of all parts, or None if there are none."""
+    collected = [part for part in parts if part.num_rows]
+    return pa.Table.from_batches(collected) if collected else None
+
+
+def _tables(table: Table, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    if table.mode == "upsert":
+        rows = _collected(parts)
+        if rows is not None:
+            yield rows
     else:
         for part in parts:
             if part.num_rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,13 +11,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from ha_engine.buckets.place import BucketPlace
+from ha_engine.buckets.place import BucketPlace, Plugin, Table
+from ha_engine.buckets.plugin import bucket_of
 from ha_engine.config import Config
 from ha_engine.config.load import dereferenced
 from ha_engine.connectors.kafka.log import KafkaLog
 from ha_engine.errors import ApplicationError, ConfigError
 from ha_engine.formats.csv_rows import CsvColumn
-from ha_engine.formats.message_writers import open_writer
 from ha_engine.formats.messages import VALUE, ArrowOptions, MessageOptions, open_reader
 from ha_engine.node.database import database_engine
 from ha_engine.plugins import (
@@ -28,7 +29,7 @@ from ha_engine.plugins import (
     sink_kind,
     source_kind,
 )
-from ha_engine.plugins.options import options_of
+from ha_engine.plugins.options import options_of, resolved
 from ha_engine.postgres.bucket_store import PostgresBucketStore
 from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.ledger_store import LedgerStore
@@ -37,8 +38,9 @@ from ha_engine.postgres.sink_table import Target
 from ha_engine.publish import Sink
 from ha_engine.publish.sinks.buckets import BucketedSink
 from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
-from ha_engine.publish.sinks.messages import MessageEncoder
+from ha_engine.publish.sinks.messages import MessageEncoder, encoder_of
 from ha_engine.publish.sinks.plugin import PluginSink
+from ha_engine.publish.sinks.plugin_buckets import BucketedPluginSink, Buckets
 from ha_engine.publish.sinks.postgres import PostgresSink
 from ha_engine.query.application import (
     PluginSinkSpec,
@@ -79,22 +81,36 @@ def _sink(
         case PostgresSinkSpec():
             return _postgres_sink(config, query, spec, base, last_mark)
         case PluginSinkSpec():
-            return _plugin_sink(config, query, spec, base)
+            return _plugin_sink(config, query, spec, base, last_mark)
 
 
-def _plugin_sink(config: Config, query: str, spec: PluginSinkSpec, base: Path) -> Sink:
+def _plugin_sink(
+    config: Config, query: str, spec: PluginSinkSpec, base: Path, last_mark: Callable[[], int]
+) -> Sink:
     kind, options = sink_kind(spec.type), plugin_options(query, spec, base)
     encoder = message_encoder(query, spec, base)
     letters = SinkDeadLetters(config.node.data_dir, query, spec.name)
     mapped = frozenset() if encoder is None else encoder.attributes
     place = SinkPlace(config.group, query, spec.name, letters.put_aside, mapped)
     ledger = None if keeps_ledger(kind) else _ledger(config, query, spec)
-    return PluginSink(spec.type, place, lambda: kind(options, place), ledger, letters, encoder)
+    if spec.buckets is None:
+        return PluginSink(spec.type, place, lambda: kind(options, place), ledger, letters, encoder)
+    places = [bucket_of(place, bucket, spec.buckets) for bucket in range(spec.buckets)]
+    return BucketedPluginSink(
+        spec.type,
+        place,
+        lambda: Buckets([kind(options, one) for one in places], last_mark),
+        ledger,
+        letters,
+        encoder,
+    )
 
 
 def _ledger(config: Config, query: str, spec: PluginSinkSpec) -> LedgerStore:
     engine = database_engine(config, None, config.publish.timeout)
     key = LedgerKey(config.group, query, spec.name)
+    if spec.buckets is not None:
+        key = key.of_all(spec.buckets)
     return LedgerStore(engine, key, config.database.schema_name)
 
 
@@ -102,13 +118,7 @@ def message_encoder(query: str, spec: PluginSinkSpec, base: Path) -> MessageEnco
     """The encoder of the sink's messages, or None if the sink writes rows. Raises ConfigError."""
     where = f"query {query}: sink {spec.name}"
     options = _message_options(where, spec, base)
-    if options is None:
-        return None
-    try:
-        writer = open_writer(options.format, base)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    return MessageEncoder(writer, options.columns, attributes_of(sink_kind(spec.type)) or {})
+    return None if options is None else encoder_of(where, sink_kind(spec.type), options, base)
 
 
 def _message_options(
@@ -165,28 +175,42 @@ def bucket_places_of(
     for query in application.queries.values():
         for spec in query.sinks:
             sink = sinks[query.name, spec.name]
-            if isinstance(sink, BucketedSink) and isinstance(spec, PostgresSinkSpec):
-                url = _url_of(query.name, spec, application.directory)
+            if isinstance(sink, BucketedSink | BucketedPluginSink):
                 place = BucketPlace(
-                    url=url or config.database.url.get_secret_value(),
-                    connect_timeout=config.database.connect_timeout,
-                    timeout=config.publish.timeout,
                     group=config.group,
                     group_id="",
                     query=query.name,
                     sink=spec.name,
                     epoch=0,
-                    table=spec.table,
-                    mode=spec.mode,
                     key=spec.key,
                     buckets=spec.buckets or 1,
+                    timeout=config.publish.timeout,
+                    target=_target(config, query.name, spec, application.directory),
                 )
                 places[query.name] = partial(_claimed_place, sink, place, group_id)
     return places
 
 
+def _target(config: Config, query: str, spec: SinkSpec, base: Path) -> Table | Plugin:
+    match spec:
+        case PostgresSinkSpec():
+            url = _url_of(query, spec, base) or config.database.url.get_secret_value()
+            return Table(url, config.database.connect_timeout, spec.table, spec.mode)
+        case PluginSinkSpec():
+            where = f"query {query}: sink {spec.name}"
+
+            def written(options: Mapping[str, object]) -> str:
+                return json.dumps(resolved(where, options, base), default=str)
+
+            messages = "" if spec.messages is None else written(spec.messages)
+            return Plugin(spec.type, written(spec.options), messages, str(base))
+
+
 def _claimed_place(
-    sink: BucketedSink, place: BucketPlace, group_id: Callable[[], str | None], epoch: int
+    sink: BucketedSink | BucketedPluginSink,
+    place: BucketPlace,
+    group_id: Callable[[], str | None],
+    epoch: int,
 ) -> BucketPlace | None:
     if not sink.is_ready(epoch):
         return None

@@ -18,7 +18,7 @@ import pyarrow as pa
 import structlog
 
 from ha_engine import __version__
-from ha_engine.buckets.place import BucketPlace
+from ha_engine.buckets.place import BucketPlace, Plugin, Table
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import (
@@ -246,18 +246,7 @@ class LocalService(rpc.LocalServicer):
         place = locate(request.epoch) if locate is not None else None
         if place is None:
             return pb.LocateBucketsReply(pending=True)
-        return pb.LocateBucketsReply(
-            url=place.url,
-            connect_timeout=place.connect_timeout,
-            timeout=place.timeout,
-            group=place.group,
-            group_id=place.group_id,
-            sink=place.sink,
-            table=place.table,
-            mode=place.mode,
-            key=place.key,
-            buckets=place.buckets,
-        )
+        return _to_reply(place)
 
     async def AdmitBatch(  # noqa: N802
         self, request: pb.AdmitBatchRequest, context: Context
@@ -396,6 +385,27 @@ class LocalService(rpc.LocalServicer):
         if incarnation not in self._orphans:
             self._orphans.add(incarnation)
             self._observer.orphaned()
+
+
+def _to_reply(place: BucketPlace) -> pb.LocateBucketsReply:
+    reply = pb.LocateBucketsReply(
+        timeout=place.timeout,
+        group=place.group,
+        group_id=place.group_id,
+        sink=place.sink,
+        key=place.key,
+        buckets=place.buckets,
+    )
+    match place.target:
+        case Table(url, connect_timeout, name, mode):
+            table = pb.BucketTable(url=url, connect_timeout=connect_timeout, name=name, mode=mode)
+            reply.table.CopyFrom(table)
+        case Plugin(kind, options, messages, directory):
+            plugin = pb.BucketPlugin(
+                kind=kind, options=options, messages=messages, directory=directory
+            )
+            reply.plugin.CopyFrom(plugin)
+    return reply
 
 
 def _to_message(endpoints: Endpoints) -> pb.RangeEndpoints:

@@ -77,7 +77,8 @@ class SinkPlace:
 
     ``put_aside(batch, reason, rows)`` durably stores dead letters: rows that the sink will never
     take. After ``put_aside`` the sink continues with the next rows. ``attributes`` are the
-    attributes of a message that the application file maps to columns.
+    attributes of a message that the application file maps to columns. ``bucket`` is for the names
+    at the destination, such as ``3-of-8``. It is empty if the instance gets whole batches.
     """
 
     group: str
@@ -85,6 +86,7 @@ class SinkPlace:
     sink: str
     put_aside: Callable[[OutputBatch, str, pa.Table], None]
     attributes: frozenset[str] = frozenset()
+    bucket: str = ""
 
 
 class SinkPlugin(Protocol):
@@ -101,6 +103,12 @@ class SinkPlugin(Protocol):
     ``format`` and ``columns`` for the sink, which are no part of ``Options``. The columns that
     ``columns`` maps to an attribute are not in the value of a message. The attribute ``headers``
     stands for all names ``header.NAME``.
+
+    A kind with the class attribute ``buckets = True`` may have buckets (RULES.md#r34). An instance
+    then serves one bucket, under a name of its own in ``SinkPlace.sink``, in a task of Spark.
+    ``deliver`` must put no dead letters aside, and must not change what is complete, since a task
+    of a former active may come late. A method ``has(number)`` says whether this host sees the
+    bucket of a batch.
 
     A sink may have a method ``check()``, which ``app check --connect`` calls. ``check`` connects to
     the destination, and raises what ``deliver`` would raise. It changes nothing there.
@@ -315,6 +323,11 @@ def attributes_of(kind: type[SourcePlugin | SinkPlugin]) -> Mapping[str, pa.Data
 def keeps_ledger(kind: type[SinkPlugin]) -> bool:
     """Whether ``kind`` is a LedgerSinkPlugin."""
     return callable(getattr(kind, "claim", None))
+
+
+def may_have_buckets(kind: type[SinkPlugin]) -> bool:
+    """Whether Spark's tasks may deliver the buckets of a sink of this kind."""
+    return bool(getattr(kind, "buckets", False))
 
 
 def sink_kind(name: str) -> type[SinkPlugin]:

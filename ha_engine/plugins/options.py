@@ -20,7 +20,16 @@ def options_of(
 
     Raises ConfigError, whose text contains no value of an option.
     """
-    options = _resolved(dict(written), base, where)
+    return validated(where, model, resolved(where, written, base))
+
+
+def resolved(where: str, written: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """The options with the secrets that they refer to. Raises ConfigError."""
+    return {key: _resolved(value, base, where) for key, value in written.items()}
+
+
+def validated(where: str, model: type[BaseModel], options: Mapping[str, Any]) -> BaseModel:
+    """Convert options without references to ``model``. Raises ConfigError as ``options_of``."""
     try:
         return model.model_validate(options)
     except ValidationError as error:

@@ -46,6 +46,10 @@ class LedgerKey:
         """The key of the ledger row of one of a sink's ``buckets``, from 0."""
         return replace(self, sink=f"{self.sink}{_BUCKET}{bucket}/{buckets}")
 
+    def of_all(self, buckets: int) -> LedgerKey:
+        """The key of the one ledger row of a sink with ``buckets`` that have none themselves."""
+        return replace(self, sink=f"{self.sink}{_BUCKET}all/{buckets}")
+
 
 class Ledger:
     """The ledger row of ``key``, in the ledger of the database schema ``schema``.
@@ -156,7 +160,8 @@ def require_same_buckets(
     Another number of buckets divides a batch's rows in another way. So a batch of which some
     buckets are written could neither be continued nor repeated.
     """
-    of_sink = func.split_part(table.c.sink, _BUCKET, 1) == key.sink
+    name = key.sink.partition(_BUCKET)[0]
+    of_sink = func.split_part(table.c.sink, _BUCKET, 1) == name
     of_query = table.c.group_name == key.group, table.c.query == key.query
     found = connection.execute(
         select(table.c.sink).where(*of_query, of_sink, table.c.sink.not_in(rows)).limit(1)
@@ -164,7 +169,7 @@ def require_same_buckets(
     if found is not None:
         had = found.rpartition("/")[2] + " buckets" if _BUCKET in found else "no buckets"
         raise SinkRefused(
-            f"sink {key.sink} of query {key.query} has {had} in {table.fullname}, which cannot "
+            f"sink {name} of query {key.query} has {had} in {table.fullname}, which cannot "
             "change; give the sink a new name"
         )
 

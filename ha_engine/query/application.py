@@ -177,7 +177,8 @@ class PluginSinkSpec:
 
     ``options`` are as in the application file, where a value may refer to a secret. ``messages``
     are the keys that say how the engine writes messages, or None if the sink writes rows.
-    ``files`` are the digests of the files that ``messages`` names.
+    ``files`` are the digests of the files that ``messages`` names. ``buckets`` is as in
+    PostgresSinkSpec.
     """
 
     name: str
@@ -186,6 +187,13 @@ class PluginSinkSpec:
     options: MappingProxyType[str, Any] = field(repr=False)
     messages: MappingProxyType[str, Any] | None = field(default=None, repr=False)
     files: tuple[str, ...] = ()
+    buckets: int | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that are the key of a message."""
+        columns = {} if self.messages is None else self.messages.get("columns", {})
+        return tuple(column for column, attribute in columns.items() if attribute == "key")
 
     @property
     def shown(self) -> str:
@@ -194,7 +202,9 @@ class PluginSinkSpec:
     @property
     def digest(self) -> str:
         options = [self.options] if self.messages is None else [self.options, self.messages]
-        return _digest(self.type, self.name, *map(_options_text, options), *self.files)
+        buckets = [] if self.buckets is None else [str(self.buckets)]
+        texts = map(_options_text, options)
+        return _digest(self.type, self.name, *texts, *self.files, *buckets)
 
 
 def _options_text(options: Any) -> str:

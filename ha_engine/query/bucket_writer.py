@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from ha_engine.buckets.place import BucketPlace
+from ha_engine.buckets.place import BucketPlace, Plugin, Table
 from ha_engine.errors import Fenced, QueryProcessFailed, SinkRefused, SinkUnavailable
 from ha_engine.query.link import NodeLink
 from ha_engine.v1 import local_pb2 as pb
@@ -36,7 +36,7 @@ class BucketWriter:
 
         Raises Fenced, SinkRefused, SinkUnavailable and QueryProcessFailed.
         """
-        from ha_engine.buckets.task import OUTCOME_DDL, error_of, write_partition
+        from ha_engine.buckets.task import OUTCOME_DDL, error_of, require_seen, write_partition
 
         place = self.place()
         divided = _once(frame.repartition(place.buckets, *_hashed(frame.schema, place.key)))
@@ -48,6 +48,7 @@ class BucketWriter:
             raise min(errors, key=lambda error: _WORST_FIRST.index(type(error)))
         if {outcome["bucket"] for outcome in outcomes} != set(range(place.buckets)):
             raise QueryProcessFailed(f"not every bucket of batch {number} was written")
+        require_seen(place, number, sizes)
         return sum(sizes.values())
 
     def place(self) -> BucketPlace:
@@ -72,19 +73,25 @@ class BucketWriter:
 
     def _place_in(self, reply: pb.LocateBucketsReply) -> BucketPlace:
         return BucketPlace(
-            url=reply.url,
-            connect_timeout=reply.connect_timeout,
-            timeout=reply.timeout,
             group=reply.group,
             group_id=reply.group_id,
             query=self._query,
             sink=reply.sink,
             epoch=self._epoch,
-            table=reply.table,
-            mode=cast(Literal["insert", "upsert"], reply.mode),
             key=tuple(reply.key),
             buckets=reply.buckets,
+            timeout=reply.timeout,
+            target=_target_in(reply),
         )
+
+
+def _target_in(reply: pb.LocateBucketsReply) -> Table | Plugin:
+    if reply.HasField("plugin"):
+        plugin = reply.plugin
+        return Plugin(plugin.kind, plugin.options, plugin.messages, plugin.directory)
+    table = reply.table
+    mode = cast(Literal["insert", "upsert"], table.mode)
+    return Table(table.url, table.connect_timeout, table.name, mode)
 
 
 def _once(divided: DataFrame) -> DataFrame:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from ha_engine.errors import ApplicationError
-from ha_engine.plugins import sink_kind
+from ha_engine.plugins import may_have_buckets, sink_kind
 from ha_engine.query.application import (
     OutputMode,
     PluginSinkSpec,
@@ -31,13 +31,21 @@ def _table(value: str) -> str:
     return value
 
 
-class PostgresSinkSection(Section):
+Buckets = Annotated[int, Field(ge=1, le=BUCKETS_MAX)]
+
+
+class BucketsSection(Section):
+    """The key that says that Spark's tasks write the sink."""
+
+    buckets: Buckets | None = None
+
+
+class PostgresSinkSection(BucketsSection):
     table: Annotated[str, AfterValidator(_table)]
     mode: Literal["insert", "upsert"] = "insert"
     key: list[Name] = Field(default_factory=list)
     auto_create: bool = False
     url: str | None = None
-    buckets: int | None = Field(default=None, ge=1, le=BUCKETS_MAX)
 
 
 def sinks_of(
@@ -59,7 +67,7 @@ def sinks_of(
         )
     sinks = tuple(_sink(f"{where}.sinks.{sink.name}", sink, mode, base) for sink in raw)
     for sink in sinks:
-        if isinstance(sink, PostgresSinkSpec) and sink.buckets is not None:
+        if sink.buckets is not None:
             _require_buckets_fit(f"{where}.sinks.{sink.name}.buckets", sinks, runs_once=runs_once)
     return sinks
 
@@ -82,7 +90,23 @@ def _sink(where: str, raw: PluginSection, mode: OutputMode, base: Path) -> SinkS
     if raw.type == "postgres":
         options = raw.model_extra or {}
         return _postgres_sink(where, raw.name, _fitting(where, PostgresSinkSection, options), mode)
-    return PluginSinkSpec(raw.name, raw.type, *read_section(where, raw, sink_kind, base))
+    return _plugin_sink(where, raw, base)
+
+
+def _plugin_sink(where: str, raw: PluginSection, base: Path) -> PluginSinkSpec:
+    options = dict(raw.model_extra or {})
+    given = {"buckets": options.pop("buckets")} if "buckets" in options else {}
+    without = PluginSection(name=raw.name, type=raw.type, **options)
+    read = read_section(where, without, sink_kind, base)
+    buckets = _fitting(where, BucketsSection, given).buckets
+    if buckets is not None and not may_have_buckets(sink_kind(raw.type)):
+        raise ApplicationError(
+            f"{where}.buckets: a sink of type {raw.type} has no buckets; remove buckets"
+        )
+    guarantee = read.guarantee if buckets is None else f"{read.guarantee}; each bucket by itself"
+    return PluginSinkSpec(
+        raw.name, raw.type, guarantee, read.options, read.messages, read.files, buckets
+    )
 
 
 def _fitting(where: str, model: type[M], options: dict[str, Any]) -> M:

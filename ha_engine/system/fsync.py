@@ -38,8 +38,11 @@ def sync_file_system(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Make ``path`` appear with all of ``content`` or not at all, durably. Raises OSError."""
+def write_whole(path: Path, content: bytes, *, replace: bool = True) -> None:
+    """Make ``path`` appear with all of ``content`` or not at all, durably.
+
+    Raises OSError, and without ``replace`` FileExistsError, for which the file system needs hard
+    links."""
     # The draft has a unique name, since another node may write the same file in a shared directory.
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
@@ -47,7 +50,10 @@ def write_whole(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        draft.rename(path)
+        if replace:
+            draft.rename(path)
+        else:
+            os.link(draft, path)
     finally:
         draft.unlink(missing_ok=True)
     fsync_directory(path.parent)

@@ -440,56 +440,114 @@ Global___LocateBucketsRequest: _TypeAlias = LocateBucketsRequest  # noqa: Y015
 
 @_typing.final
 class LocateBucketsReply(_message.Message):
-    """The table of a sink and its database; the times are in seconds."""
+    """The times are in seconds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PENDING_FIELD_NUMBER: _builtins.int
-    URL_FIELD_NUMBER: _builtins.int
-    CONNECT_TIMEOUT_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
     SINK_FIELD_NUMBER: _builtins.int
-    TABLE_FIELD_NUMBER: _builtins.int
-    MODE_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    PLUGIN_FIELD_NUMBER: _builtins.int
     pending: _builtins.bool
-    url: _builtins.str
-    """With the password."""
-    connect_timeout: _builtins.float
     timeout: _builtins.float
     group: _builtins.str
     group_id: _builtins.str
     sink: _builtins.str
-    table: _builtins.str
-    mode: _builtins.str
     buckets: _builtins.int
     @_builtins.property
     def key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def table(self) -> Global___BucketTable: ...
+    @_builtins.property
+    def plugin(self) -> Global___BucketPlugin: ...
     def __init__(
         self,
         *,
         pending: _builtins.bool = ...,
-        url: _builtins.str = ...,
-        connect_timeout: _builtins.float = ...,
         timeout: _builtins.float = ...,
         group: _builtins.str = ...,
         group_id: _builtins.str = ...,
         sink: _builtins.str = ...,
-        table: _builtins.str = ...,
-        mode: _builtins.str = ...,
         key: _abc.Iterable[_builtins.str] | None = ...,
         buckets: _builtins.int = ...,
+        table: Global___BucketTable | None = ...,
+        plugin: Global___BucketPlugin | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plugin", b"plugin", "table", b"table", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "group", b"group", "group_id", b"group_id", "key", b"key", "pending", b"pending", "plugin", b"plugin", "sink", b"sink", "table", b"table", "target", b"target", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["table", "plugin"]  # noqa: Y015
+    _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
+
+Global___LocateBucketsReply: _TypeAlias = LocateBucketsReply  # noqa: Y015
+
+@_typing.final
+class BucketTable(_message.Message):
+    """The table of a sink and its database."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URL_FIELD_NUMBER: _builtins.int
+    CONNECT_TIMEOUT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    url: _builtins.str
+    """With the password."""
+    connect_timeout: _builtins.float
+    name: _builtins.str
+    mode: _builtins.str
+    def __init__(
+        self,
+        *,
+        url: _builtins.str = ...,
+        connect_timeout: _builtins.float = ...,
+        name: _builtins.str = ...,
+        mode: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "connect_timeout", b"connect_timeout", "group", b"group", "group_id", b"group_id", "key", b"key", "mode", b"mode", "pending", b"pending", "sink", b"sink", "table", b"table", "timeout", b"timeout", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connect_timeout", b"connect_timeout", "mode", b"mode", "name", b"name", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LocateBucketsReply: _TypeAlias = LocateBucketsReply  # noqa: Y015
+Global___BucketTable: _TypeAlias = BucketTable  # noqa: Y015
+
+@_typing.final
+class BucketPlugin(_message.Message):
+    """A sink of a plug-in. The options and the keys of its messages are JSON, with their secrets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    options: _builtins.str
+    messages: _builtins.str
+    directory: _builtins.str
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        options: _builtins.str = ...,
+        messages: _builtins.str = ...,
+        directory: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "kind", b"kind", "messages", b"messages", "options", b"options"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BucketPlugin: _TypeAlias = BucketPlugin  # noqa: Y015
 
 @_typing.final
 class Extent(_message.Message):

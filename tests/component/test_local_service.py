@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ha_engine import __version__
-from ha_engine.buckets.place import BucketPlace
+from ha_engine.buckets.place import BucketPlace, Plugin, Table
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import SourceRefused, SourceUnavailable
@@ -142,7 +142,10 @@ async def local(tmp_path: Path, sinks: dict[str, dict[str, PreparedSink]]) -> As
         lambda query, number: None,
         recorder,
         check_logs=recorder.check_logs,
-        buckets={"bucketed": lambda epoch: PLACE if epoch == PLACE.epoch else None},
+        buckets={
+            "bucketed": lambda epoch: TABLE if epoch == TABLE.epoch else None,
+            "topic": lambda epoch: replace(TOPIC, query="topic"),
+        },
         claim_again=recorder.claimed_again.append,
     )
     server = LocalServer(service, tmp_path / "run" / "s")
@@ -154,20 +157,18 @@ async def local(tmp_path: Path, sinks: dict[str, dict[str, PreparedSink]]) -> As
     await server.stop()
 
 
-PLACE = BucketPlace(
-    url="postgresql://u:secret@host/d",
-    connect_timeout=2,
-    timeout=10,
+TABLE = BucketPlace(
     group="default",
     group_id="the-group",
     query="bucketed",
     sink="table",
     epoch=4,
-    table="t",
-    mode="upsert",
     key=("a", "b"),
     buckets=8,
+    timeout=10,
+    target=Table("postgresql://u:secret@host/d", 2, "t", "upsert"),
 )
+TOPIC = replace(TABLE, target=Plugin("kafka", '{"topic": "t"}', '{"format": "json"}', "/srv"))
 
 
 async def test_tasks_learn_where_they_write_once_their_epoch_has_claimed_the_sink(
@@ -177,7 +178,9 @@ async def test_tasks_learn_where_they_write_once_their_epoch_has_claimed_the_sin
         return pb.LocateBucketsRequest(incarnation="i", query=query, epoch=epoch)
 
     link = NodeLink(Address(str(tmp_path / "run" / "s"), "i"))
-    assert await asyncio.to_thread(BucketWriter(link, "bucketed", 4).place) == PLACE
+    assert await asyncio.to_thread(BucketWriter(link, "bucketed", 4).place) == TABLE
+    topic = await asyncio.to_thread(BucketWriter(link, "topic", 4).place)
+    assert topic == replace(TOPIC, query="topic")
     assert (await local.stub.LocateBuckets(request("bucketed", 5))).pending
     assert (await local.stub.LocateBuckets(request("another", 4))).pending
     with pytest.raises(grpc.aio.AioRpcError):

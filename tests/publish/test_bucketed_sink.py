@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ha_engine.buckets.place import BucketPlace
+from ha_engine.buckets.place import BucketPlace, Table
 from ha_engine.buckets.task import write_bucket
 from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
 from ha_engine.outbox.batch_file import WRITTEN_BY_TASKS
@@ -41,18 +41,15 @@ def sink_of(
 
 def place_of(url: str, target: Target = INSERT, epoch: int = 1) -> BucketPlace:
     return BucketPlace(
-        url=url,
-        connect_timeout=5,
-        timeout=10,
         group="default",
         group_id=GROUP,
         query=QUERY,
         sink=SINK,
         epoch=epoch,
-        table=target.name,
-        mode=target.mode,
         key=target.key,
         buckets=BUCKETS,
+        timeout=10,
+        target=Table(url, 5, target.name, target.mode),
     )
 
 

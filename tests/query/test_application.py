@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha_engine.errors import ApplicationError
-from ha_engine.query.application import OutputMode, PythonFunction, load_application
+from ha_engine.query.application import (
+    OutputMode,
+    PluginSinkSpec,
+    PythonFunction,
+    load_application,
+)
 from ha_engine.query.columns import parse_column
 from ha_engine.query.sql_words import names_in, watermarked_in
 
@@ -102,6 +107,25 @@ def test_the_digest_of_a_query_covers_its_read_tasks(tmp_path: Path) -> None:
     assert (plain.read_tasks, eight.read_tasks) == (None, 8)
     assert plain.digest != eight.digest
     assert "read_tasks" in refusal(tmp_path, text.replace("read_tasks: 8", "read_tasks: 0"))
+
+
+def test_buckets_of_a_plugin_divide_by_the_key_of_a_message(tmp_path: Path) -> None:
+    kafka = "{name: out, type: kafka, brokers: ['k:9092'], topic: t, format: json"
+    kafka += ", columns: {carrier: key}, buckets: 8}"
+    text = GOOD.replace("    sinks:", "    standby: warm\n    sinks:", 1)
+    table = "{name: table, type: postgres, table: public.late, auto_create: true}"
+    given = text.replace(table, kafka)
+    eight = load_application(write(tmp_path, given))
+    (sink,) = eight.queries["late"].sinks
+    assert isinstance(sink, PluginSinkSpec)
+    assert (sink.buckets, sink.key) == (8, ("carrier",))
+    assert "buckets" not in sink.options
+    assert sink.guarantee.endswith("each bucket by itself")
+    four = load_application(write(tmp_path, given.replace("buckets: 8", "buckets: 4")))
+    without = load_application(write(tmp_path, given.replace(", buckets: 8", "")))
+    assert len({eight.digest, four.digest, without.digest}) == 3
+    stdout = given.replace(kafka, "{name: out, type: stdout, buckets: 8}")
+    assert "type stdout has no buckets" in refusal(tmp_path, stdout)
 
 
 def test_digest_of_a_function_query_covers_its_file(tmp_path: Path) -> None:

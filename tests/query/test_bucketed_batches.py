@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ha_engine.buckets.place import Table
 from ha_engine.buckets.task import OUTCOME_DDL, write_partition
 from ha_engine.errors import SinkRefused
 from ha_engine.outbox import Admission
@@ -72,16 +73,15 @@ class Node:
         self.sink.prepare(self.node.seen.planned[self.query])
         through = self.sink.claim(epoch, 0, GROUP, soon())
         self.node.buckets[self.query, epoch] = pb.LocateBucketsReply(
-            url=self.url,
-            connect_timeout=5,
             timeout=10,
             group="default",
             group_id=GROUP,
             sink=self.spec.name,
-            table=self.spec.table,
-            mode=self.spec.mode,
             key=self.spec.key,
             buckets=self.spec.buckets,
+            table=pb.BucketTable(
+                url=self.url, connect_timeout=5, name=self.spec.table, mode=self.spec.mode
+            ),
         )
         return through
 
@@ -230,7 +230,8 @@ def test_url_of_the_database_is_in_no_plan_and_no_setting_of_spark(
     writer = queries._running["counts"].writer._buckets
     assert writer is not None
     place = writer.place()
-    assert place.url == database_url
+    assert isinstance(place.target, Table)
+    assert place.target.url == database_url
     secret = database_url.rpartition("?")[2]
     tasks = spark.range(1).mapInArrow(partial(write_partition, place, 1, {}), OUTCOME_DDL)
     assert secret not in str(tasks._jdf.queryExecution().toString())

@@ -84,6 +84,12 @@ def key_of(group: str, query: str, sink: str) -> bytes:
     return json.dumps([group, query, sink], separators=(",", ":")).encode()
 
 
+def divided(key: bytes) -> tuple[bytes, bytes]:
+    """The sink of a key without its bucket, and its number of buckets, empty if it has none."""
+    sink, _, bucket = key.removesuffix(b'"]').partition(b"#")
+    return sink, bucket.rpartition(b"/")[2]
+
+
 def require_topic(cluster: Cluster, options: LedgerOptions, remaining: Callable[[], float]) -> None:
     """Create the ledger topic, or check that it keeps its records."""
     if not cluster.has(options.topic):
@@ -116,7 +122,8 @@ def require_compacted(cluster: Cluster, options: LedgerOptions) -> None:
 
 class LedgerReader:
     """Reads the record of one sink from ``first``, the first offset of the ledger. ``record`` is
-    the last one that was read, or None.
+    the last one that was read, or None. ``divides_otherwise`` says whether the sink has a record
+    with another number of buckets, or with none.
 
     librdkafka could look up the first offset itself, but tries that only every half second.
     """
@@ -125,6 +132,8 @@ class LedgerReader:
         self, options: ClusterOptions, ledger: LedgerOptions, key: bytes, first: int
     ) -> None:
         self.record: Record | None = None
+        self.divides_otherwise = False
+        self._divided = divided(key)
         self._key, self._topic, self._next = key, ledger.topic, first
         self._kafka: Any = library("confluent_kafka", "kafka", SinkRefused)
         self._last = LastError()
@@ -182,6 +191,10 @@ class LedgerReader:
             if message.key() == self._key:
                 where = f"{self._topic}, partition {PARTITION}, offset {message.offset()}"
                 self.record = Record.parse(message.value() or b"", where)
+            elif message.value() is not None:
+                sink, buckets = divided(message.key() or b"")
+                if sink == self._divided[0] and buckets != self._divided[1]:
+                    self.divides_otherwise = True
             self._next = message.offset() + 1
             return False
         if error.name() == "_PARTITION_EOF":

@@ -106,6 +106,7 @@ class KafkaSink:
         "exactly once, for readers of committed records: the rows and the ledger are in one "
         "transaction"
     )
+    buckets: ClassVar[bool] = True
     attributes: ClassVar[MappingProxyType[str, pa.DataType]] = MappingProxyType(
         {
             "key": pa.binary(),
@@ -141,11 +142,11 @@ class KafkaSink:
         reader = LedgerReader(self._options, ledger, self._key, first)
         try:
             reader.read_visible(claim.remaining_seconds)
-            self._require_ours(reader.record, claim)
+            self._require_ours(reader, claim)
             claimed = self._fencing(claim)
             end = cluster.last(ledger.topic, [PARTITION])[PARTITION]
             reader.read_to(end, claim.remaining_seconds)
-            self._require_ours(reader.record, claim)
+            self._require_ours(reader, claim)
         finally:
             reader.close()
         found = reader.record or Record(claim.group_id, -1, claim.start_after)
@@ -181,7 +182,14 @@ class KafkaSink:
 
     # -- a claim -----------------------------------------------------------------------------------
 
-    def _require_ours(self, record: Record | None, claim: Claim) -> None:
+    def _require_ours(self, reader: LedgerReader, claim: Claim) -> None:
+        record = reader.record
+        if reader.divides_otherwise:
+            raise SinkRefused(
+                f"topic {self._options.ledger.topic} has sink {self._place.sink} of query "
+                f"{self._place.query} with another number of buckets, which cannot change; give "
+                "the sink a new name"
+            )
         if record is None:
             return
         if record.group_id != claim.group_id:

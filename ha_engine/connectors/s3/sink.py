@@ -1,6 +1,7 @@
 """The sink kind ``s3`` creates one object for each batch, and never replaces an object.
 
     <url>/<query>/<batch, twelve digits>.<format>
+    <url>/<query>/<batch, twelve digits>.<bucket>-of-<buckets>.<format>
 
 The rows of a batch and the key of its object are the same on every node, so each batch is there
 once, for these reasons:
@@ -65,9 +66,10 @@ class S3Sink:
     guarantee: ClassVar[str] = (
         "exactly once by key: one object a batch; a repeated delivery finds that object"
     )
+    buckets: ClassVar[bool] = True
 
     def __init__(self, options: S3SinkOptions, place: SinkPlace) -> None:
-        self._options, self._query = options, place.query
+        self._options, self._query, self._bucket = options, place.query, place.bucket
         self._store = Store(options, SinkRefused, SinkUnavailable)
         self._is_open = self._is_proven = False
 
@@ -110,7 +112,8 @@ class S3Sink:
     def _key(self, number: int) -> str:
         options = self._options
         suffix = _SUFFIXES[options.compression]
-        return f"{self._query}/{number:012d}.{options.format}{suffix}"
+        name = ".".join(filter(None, [f"{number:012d}", self._bucket, options.format]))
+        return f"{self._query}/{name}{suffix}"
 
     def _create(self, key: str, content: bytes) -> bool:
         return self._store.create(key, content, _MEDIA_TYPES[self._options.format])

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 
-from ha_engine.errors import SinkRefused
+from ha_engine.errors import ConfigError, SinkRefused
 from ha_engine.formats.arrow_types import converts_to_attribute
-from ha_engine.formats.message_writers import MessageWriter
-from ha_engine.formats.messages import VALUE, type_of_attribute
-from ha_engine.plugins import Messages
+from ha_engine.formats.message_writers import MessageWriter, open_writer
+from ha_engine.formats.messages import VALUE, MessageOptions, type_of_attribute
+from ha_engine.plugins import Messages, SinkPlugin, attributes_of
+
+
+def encoder_of(
+    where: str, kind: type[SinkPlugin], options: MessageOptions, base: Path
+) -> MessageEncoder:
+    """The encoder for a sink of this kind. A relative path begins at the directory ``base``. Raises
+    ConfigError."""
+    try:
+        writer = open_writer(options.format, base)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return MessageEncoder(writer, options.columns, attributes_of(kind) or {})
 
 
 class MessageEncoder:

@@ -173,6 +173,10 @@ _QUERY_GAUGES = {
     ),
     "query_state_rows": ("state_rows", "Rows in Spark's state."),
     "query_state_bytes": ("state_bytes", "Memory of Spark's state, in bytes."),
+    "query_state_partitions": (
+        "state_partitions",
+        "Partitions of Spark's state in the newest batch; 0 if the query has no state.",
+    ),
     "query_differing_batch": (
         "differs",
         "First batch whose output differs from the active's; 0 without one.",

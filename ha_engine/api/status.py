@@ -83,6 +83,7 @@ class Progress:
     dropped_rows: int = 0
     invalid_records: int = 0
     invalid_at: str = ""
+    state_partitions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +359,7 @@ def _query(report: QueryReport, core: Core, stages: Stages, ages: _Ages) -> Quer
         "invalid_at": progress.invalid_at or None,
         "state_rows": progress.state_rows,
         "state_bytes": progress.state_bytes,
+        "state_partitions": progress.state_partitions,
         "sinks": {sink.sink: _sink(sink) for sink in stages.sinks if sink.query == report.query},
     }
 

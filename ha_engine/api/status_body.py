@@ -272,6 +272,8 @@ class QueryStatus(TypedDict):
     """First place and reason in the newest batch that skipped such records."""
     state_rows: int
     state_bytes: int
+    state_partitions: int
+    """Partitions of the state in the newest batch; 0 if the query has no state."""
     sinks: dict[str, SinkBody]
 
 

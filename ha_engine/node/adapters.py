@@ -130,6 +130,7 @@ class QueryObserver:
             update.state_bytes,
             before.dropped_rows + update.late_rows,
             *self._invalid(query, update),
+            update.state_partitions,
         )
         self._metrics.observe_batch(query, update.duration_ms / 1000)
 

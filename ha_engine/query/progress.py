@@ -64,6 +64,7 @@ def progress_of(spark: StreamingQueryProgress) -> pb.QueryProgress:
         late_rows=sum(one.numRowsDroppedByWatermark for one in operators),
         state_rows=sum(one.numRowsTotal for one in operators),
         state_bytes=sum(one.memoryUsedBytes for one in operators),
+        state_partitions=max((one.numShufflePartitions for one in operators), default=0),
         watermark=spark.eventTime.get("watermark", ""),
         invalid=list(_invalid(spark)),
     )

@@ -90,6 +90,7 @@ def test_progress_of_a_batch_names_its_mark(
     progress = next(progress for name, progress in node.seen.progress if name == "updates")
     assert (progress.number, progress.input_rows) == (1, 2)
     assert progress.state_rows == 2
+    assert progress.state_partitions == 1
     assert progress.state_bytes > 0
 
 

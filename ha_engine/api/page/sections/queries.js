@@ -44,7 +44,7 @@ function query(name, seen, group, samples, now) {
         : 'none yet',
       waiting: plural(seen.backlog_events, 'event'),
       outbox: `${plural(seen.outbox_batches, 'batch')}, ${bytes(seen.outbox_bytes)}`,
-      state: `${plural(seen.state_rows, 'row')}, ${bytes(seen.state_bytes)}`,
+      state: state(seen),
       watermark: seen.watermark && utc(seen.watermark),
       'too late': seen.late_rows ? plural(seen.late_rows, 'row') : null,
       restarts: seen.restarts || null,
@@ -55,6 +55,11 @@ function query(name, seen, group, samples, now) {
       Object.keys(seen.sinks).map((sink) => sinkLine(name, sink, seen, samples, now)),
     ),
   );
+}
+
+function state({state_rows: rows, state_bytes: size, state_partitions: partitions}) {
+  const where = partitions ? ` in ${plural(partitions, 'partition')}` : '';
+  return `${plural(rows, 'row')}${where}, ${bytes(size)}`;
 }
 
 /** How far each node is that runs the query; they run the same batches. */

@@ -50,6 +50,8 @@ class Position:
 
 ORIGIN = Position(0, 0)
 """The position before the first record."""
+STATE_PARTITIONS_MAX = 10_000
+"""The maximum for a query's state. Each partition is a task and some files in every batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +131,15 @@ class QueryVersion:
     """The version of one query that an application record starts.
 
     ``first`` is the mark after which this version starts. With ``reset`` the version starts with an
-    empty state instead of the query's checkpoint.
+    empty state instead of the query's checkpoint. ``partitions`` is the number of partitions of the
+    state, or None for the number in the config (RULES.md#r35).
     """
 
     query: str
     digest: str
     first: Mark
     reset: bool = False
+    partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

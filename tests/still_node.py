@@ -18,7 +18,14 @@ def still_node(access: Access = OPEN) -> Starlette:
     nobody: Any = None
     status = {"active": None, "handover_to": None, "queries": {"delays": {}}}
     view = NodeView(
-        lambda: status, dict, bytes, lambda *_: "", lambda _: "", lambda: True, lambda *_: "no"
+        status=lambda: status,
+        cluster=dict,
+        exposition=bytes,
+        skip=lambda *_: "",
+        retry=lambda _: "",
+        rescale=lambda *_: "",
+        alive=lambda: True,
+        switchover=lambda *_: "no",
     )
     parts = nobody, 1 << 20, nobody, nobody, "g"
     names = frozenset({"node"})

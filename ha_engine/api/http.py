@@ -18,7 +18,7 @@ from ha_engine.api import requests
 from ha_engine.api.bodies import Check, Handover, NotHere, Revived
 from ha_engine.api.cluster_body import Cluster
 from ha_engine.api.openapi import openapi_route
-from ha_engine.api.requests import SkipBody, SwitchoverBody
+from ha_engine.api.requests import RescaleBody, SkipBody, SwitchoverBody
 from ha_engine.api.shared import SharedAnswer
 from ha_engine.api.status_body import Status
 from ha_engine.auth import Access, Right
@@ -59,6 +59,18 @@ _SKIP = Operation(
     requests.body_of(SkipBody),
 )
 _RETRY = Operation("retry", "Let a failed query try its batch again.", _REVIVED, [_QUERY])
+_RESCALE = Operation(
+    "rescale",
+    "Change the number of partitions of a query's state.",
+    {
+        200: Answer("The change begins after the query's present batch.", Revived),
+        404: Answer("The application has no such query."),
+        409: Answer("This node is not the active, or its state store has a fixed number."),
+        **requests.REFUSED,
+    },
+    [_QUERY],
+    requests.body_of(RescaleBody),
+)
 _SWITCHOVER = Operation(
     "switchover",
     "Make another node the active without loss.",
@@ -85,6 +97,7 @@ class NodeView:
     exposition: Callable[[], bytes]
     skip: Callable[[str, str], str]
     retry: Callable[[str], str]
+    rescale: Callable[[str, int], str]
     alive: Callable[[], bool]
     switchover: Callable[[str | None, str], str]
     version: Callable[[], object] = object
@@ -105,6 +118,7 @@ def application(
         OperationRoute("/v1/cluster", _tree(view, view.cluster), _CLUSTER, "GET"),
         OperationRoute("/v1/queries/{query}/skip", _skip(view), _SKIP, "POST"),
         OperationRoute("/v1/queries/{query}/retry", _retry(view), _RETRY, "POST"),
+        OperationRoute("/v1/queries/{query}/rescale", _rescale(view), _RESCALE, "POST"),
         OperationRoute("/v1/switchover", _switchover(view), _SWITCHOVER, "POST"),
         OperationRoute("/metrics", _metrics(view), METRICS, "GET"),
         *_checks(view),
@@ -160,14 +174,22 @@ def _metrics(view: NodeView) -> Any:
 def _skip(view: NodeView) -> Any:
     async def respond(request: Request) -> JSONResponse:
         body = await requests.read(request, SkipBody)
-        return _revived(view, request, lambda query: view.skip(query, body.by))
+        return _changed(view, request, lambda query: view.skip(query, body.by))
 
     return respond
 
 
 def _retry(view: NodeView) -> Any:
     async def respond(request: Request) -> JSONResponse:
-        return _revived(view, request, view.retry)
+        return _changed(view, request, view.retry)
+
+    return respond
+
+
+def _rescale(view: NodeView) -> Any:
+    async def respond(request: Request) -> JSONResponse:
+        body = await requests.read(request, RescaleBody)
+        return _changed(view, request, lambda query: view.rescale(query, body.partitions))
 
     return respond
 
@@ -183,11 +205,11 @@ def _switchover(view: NodeView) -> Any:
     return respond
 
 
-def _revived(view: NodeView, request: Request, revive: Callable[[str], str]) -> JSONResponse:
+def _changed(view: NodeView, request: Request, change: Callable[[str], str]) -> JSONResponse:
     query = request.path_params["query"]
     if query not in view.status()["queries"]:
         return JSONResponse({"error": f"no query named {query}"}, 404)
-    refusal = revive(query)
+    refusal = change(query)
     return JSONResponse(
         {"error": refusal} if refusal else {"query": query}, 409 if refusal else 200
     )

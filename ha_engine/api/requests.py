@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from ha_engine.types import STATE_PARTITIONS_MAX
 from ha_engine.web.route import JSON, Answer
 
 BYTES_MAX = 64 << 10
@@ -36,6 +37,14 @@ class SkipBody(_Asked):
 
     by: Text = Field(
         default="operator", description="Name of the operator, which the node records."
+    )
+
+
+class RescaleBody(_Asked):
+    """The body of a request to change the number of partitions of a query's state."""
+
+    partitions: int = Field(
+        ge=1, le=STATE_PARTITIONS_MAX, description="Number of partitions of the query's state."
     )
 
 

@@ -139,3 +139,24 @@ def retry(
 
     retry_query(url, query)
     typer.echo(f"{query} tries its batch again")
+
+
+@query_app.command()
+def rescale(
+    query: Annotated[str, typer.Argument(help="Name of a query.")],
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, help="Number of partitions of the query's state.")
+    ],
+    url: UrlOption = LOCAL,
+) -> None:
+    """Change the number of partitions of a query's state, while the query keeps its state.
+
+    At most so many tasks work on the state. Both nodes change the number after the same batch, and
+    the query pauses meanwhile for some seconds. Needs query.state_store: rocksdb.
+
+    Example: ha-engine query rescale delays --partitions 16
+    """
+    from ha_engine.client.admin import rescale_query
+
+    rescale_query(url, query, partitions)
+    typer.echo(f"{query} continues with {partitions} state partitions after its present batch")

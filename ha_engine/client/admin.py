@@ -49,6 +49,13 @@ def retry_query(url: str, query: str) -> None:
     _change(url, f"/v1/queries/{quote(query, safe='')}/retry", None, httpx.codes.OK)
 
 
+def rescale_query(url: str, query: str, partitions: int) -> None:
+    """Change the number of partitions of a query's state. Raises EngineError with the node's reason
+    when the node refuses."""
+    path, body = f"/v1/queries/{quote(query, safe='')}/rescale", {"partitions": partitions}
+    _change(url, path, body, httpx.codes.OK)
+
+
 def force_failover(url: str, confirmed_fenced: Sequence[str], by: str) -> None:
     """Force a failover to the node at ``url``.
 

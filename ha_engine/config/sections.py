@@ -214,7 +214,8 @@ class QueryConfig(Section):
     shuffle_partitions: int = Field(
         default=1,
         ge=1,
-        description="Number of partitions of a shuffle, and so of each query's state. Group-wide.",
+        description="Number of partitions of a shuffle, and so of the state of each query that has "
+        "no state_partitions in the application. Group-wide.",
     )
     read_parallelism: int = Field(
         default=2,

@@ -78,6 +78,18 @@ class Config(Section):
         return None
 
     @property
+    def no_rescale(self) -> str:
+        """The reason why the number of partitions of a query's state cannot change, or nothing."""
+        if (kind := self.query.state_store) != "rocksdb":
+            return (
+                "Spark cannot change the number of partitions with query.state_store: "
+                f"{kind}; only rocksdb can"
+            )
+        if self.checkpoint_url:
+            return "the number of partitions of a state on object storage cannot change yet"
+        return ""
+
+    @property
     def runtime_dir(self) -> Path:
         """The absolute directory of the node's socket, as configured or derived from data_dir."""
         given = self.node.runtime_dir

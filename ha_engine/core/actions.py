@@ -298,7 +298,8 @@ class RunQuery:
     other code made a part of it, or its records are trimmed. ``digest`` identifies the only
     definition of the query that may run (RULES.md#r23). ``earlier`` lists further lineages whose
     checkpoint the query may continue as one of ``lineage``. ``takeover`` is None if every node runs
-    the query.
+    the query. ``partitions`` has pairs of a batch and the number of partitions of the state in all
+    batches after it (RULES.md#r35).
     """
 
     query: str
@@ -308,11 +309,13 @@ class RunQuery:
     digest: str
     earlier: tuple[str, ...] = ()
     takeover: Takeover | None = None
+    partitions: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HaltQuery:
-    """Stop a query that only the active runs, since this node is no longer the active.
+    """Stop a query that only the active runs, since this node is no longer the active, or stop a
+    query whose state gets another number of partitions.
 
     The driver answers with QueryHalted, once the query no longer writes to its checkpoint.
     """

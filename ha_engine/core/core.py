@@ -125,7 +125,7 @@ class Core:
         match event:
             case on.EventsOffered() | on.SinkPublished() | on.SkipAsked() | on.SwitchoverAsked():
                 self._on_request(event)
-            case on.SnapshotAsked() | on.SnapshotTaken() | on.SnapshotFailed():
+            case on.SnapshotAsked() | on.SnapshotTaken() | on.SnapshotFailed() | on.RescaleAsked():
                 self._on_request(event)
             case on.RecordsDurable():
                 if self.journal.note_durable(event.sequence):

@@ -8,7 +8,8 @@ records and perform these actions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
@@ -56,7 +57,7 @@ class Deployment:
             plan.name: QueryMarks(plan.name, plan.streams, plan.sinks, limits) for plan in plans
         }
         self.lives = {plan.name: QueryLife(plan.name, restarts, warm=plan.warm) for plan in plans}
-        # The queries that only the active runs, those of them that the query process must stop, and
+        # The queries that only the active runs, the queries that the query process must stop, and
         # those that it has not reported as stopped yet.
         self._warm = [plan.name for plan in plans if plan.warm]
         self._to_halt: list[str] = []
@@ -110,6 +111,10 @@ class Deployment:
                 # What runs now is a former version, which must get no mark after the change.
                 self.marks[version.query].ended()
                 self.lives[version.query].superseded()
+            elif version.query in self.marks and self.versions.rescales(version):
+                self.marks[version.query].ended()
+                self.lives[version.query].superseded()
+                self._halt([version.query])
         for version in self.versions.apply(sequence, application, self._last_mark, mine=mine):
             if version.query in self.marks:
                 self.marks[version.query].restart_at(version.first)
@@ -177,25 +182,38 @@ class Deployment:
         now = self.versions.of.get(plan.name)
         if now is None:
             through = 0 if self.versions.application is None else committed
-            return QueryVersion(plan.name, plan.digest, Mark(plan.name, 0, through))
+            return self._begun(plan, Mark(plan.name, 0, through), reset=False)
         marks = self.marks[plan.name]
         if self._lacks_events(plan.name):
             first = Mark(plan.name, marks.last.number, committed)
-            return QueryVersion(plan.name, plan.digest, first, reset=True)
+            return self._begun(plan, first)
         if now.digest == plan.digest:
             return now
         has_run = marks.may_have_run(since=self.versions.lineages[plan.name])
         if self._can_rebuild(plan.name) and not has_run:
             # The query never ran a batch, for example because Spark refused it, so ``on_change``
             # has no state to keep or to reset.
-            return QueryVersion(plan.name, plan.digest, now.first, reset=True)
+            return self._begun(plan, now.first)
         if plan.on_change == "keep":
-            return QueryVersion(plan.name, plan.digest, now.first)
+            return replace(now, digest=plan.digest)
         if plan.on_change == "reset":
             first = marks.reset_after(committed, self._trimmed_through)
-            return QueryVersion(plan.name, plan.digest, first, reset=True)
+            return self._begun(plan, first)
         self.lives[plan.name].refused(ON_CHANGE_MISSING)
         return now
+
+    def _begun(self, plan: QueryPlan, first: Mark, *, reset: bool = True) -> QueryVersion:
+        """A version whose state begins after ``first``."""
+        return QueryVersion(plan.name, plan.digest, first, reset, plan.partitions)
+
+    def rescale(self, query: str, partitions: int) -> Application | None:
+        """The application record that gives a query's state another number of partitions, or None
+        if the state has that number (RULES.md#r35)."""
+        of, digest = self.versions.of, self.versions.application
+        if digest is None or query not in of or of[query].partitions == partitions:
+            return None
+        rescaled = {**of, query: replace(of[query], partitions=partitions)}
+        return Application(digest, tuple(rescaled[name] for name in self.plans if name in rescaled))
 
     # -- marks and batches -------------------------------------------------------------------------
 
@@ -372,10 +390,11 @@ class Deployment:
         for name in self._warm:
             self.marks[name].ended()
             self.lives[name].stand_by()
-        self._halt_all()
+        self._halt(self._warm)
 
-    def _halt_all(self) -> None:
-        self._to_halt, self._halting = list(self._warm), set(self._warm)
+    def _halt(self, queries: Collection[str]) -> None:
+        self._to_halt += [name for name in queries if name not in self._halting]
+        self._halting.update(queries)
 
     def must_not_run(self, query: str) -> bool:
         """Whether the query process runs the query only because it has not stopped it yet."""
@@ -407,7 +426,10 @@ class Deployment:
                 digest, lost = self.plans[name].digest, not self._can_rebuild(name)
                 initial = self.marks[name].initial
                 takeover = self._takeover(name, committed, epochs) if name in self._warm else None
-                yield do.RunQuery(name, lineage, initial, lost, digest, tuple(earlier), takeover)
+                partitions = self.versions.partitions.get(name, ())
+                yield do.RunQuery(
+                    name, lineage, initial, lost, digest, tuple(earlier), takeover, partitions
+                )
 
     def _takeover(self, name: str, committed: int, epochs: tuple[Position, ...]) -> do.Takeover:
         marks = self.marks[name]
@@ -449,7 +471,9 @@ class Deployment:
         """
         for life in self.lives.values():
             life.superseded()
-        self._halt_all()
+        self._to_halt, self._halting = [], set()
+        # A rescaled query may still run with the former number of partitions.
+        self._halt({*self._warm, *self.versions.rescaled} & self.marks.keys())
 
     def process_died(self, now: float, reason: str, *, by_host: bool) -> None:
         self._to_halt, self._halting = [], set()

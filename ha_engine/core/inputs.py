@@ -319,6 +319,14 @@ class RetryAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class RescaleAsked:
+    """An operator asked that a query's state get ``partitions`` partitions (RULES.md#r35)."""
+
+    query: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class SwitchoverAsked:
     """An operator asked for a switchover to ``to``, or to any member that can take over if ``to``
     is None."""
@@ -376,6 +384,7 @@ Input = (
     | QueryHalted
     | SkipAsked
     | RetryAsked
+    | RescaleAsked
     | SwitchoverAsked
     | FailoverForced
     | StopAsked

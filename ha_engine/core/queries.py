@@ -36,7 +36,8 @@ class QueryPlan:
     """One query of the application.
 
     ``on_change`` is keep, reset, or None if the application does not say. If ``warm``, only the
-    active runs the query; otherwise every node does.
+    active runs the query; otherwise every node does. ``partitions`` is the number of partitions
+    with which the query's state begins, or None for the number in the config.
     """
 
     name: str
@@ -45,6 +46,7 @@ class QueryPlan:
     sinks: tuple[str, ...]
     on_change: str | None = None
     warm: bool = False
+    partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

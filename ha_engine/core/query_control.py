@@ -76,6 +76,7 @@ class QueryControl:
                 | on.QueryHalted(query)
                 | on.SkipAsked(query)
                 | on.RetryAsked(query)
+                | on.RescaleAsked(query)
             ):
                 return query not in self.deployment.marks
             case _:

@@ -29,6 +29,7 @@ TermInput = (
     on.EventsOffered
     | on.SinkPublished
     | on.SkipAsked
+    | on.RescaleAsked
     | on.SwitchoverAsked
     | on.SnapshotAsked
     | on.SnapshotTaken
@@ -157,6 +158,8 @@ class Term:
                 yield from self._append_if(self._deployment.published(event))
             case on.SkipAsked() if self.may_act(now):
                 yield from self._append_if(self._deployment.skip(event))
+            case on.RescaleAsked(query, partitions) if self.may_act(now):
+                yield from self._append_if(self._deployment.rescale(query, partitions))
             case on.SwitchoverAsked(to, by):
                 yield from self._switch_over(now, to, by)
             case on.SnapshotAsked():

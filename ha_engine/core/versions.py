@@ -30,6 +30,9 @@ class Versions:
         # By query, the last mark before its newest change. One node may have made batches up to
         # this mark with the old code, and another node with the new code.
         self._changed_after: dict[str, int] = {}
+        # By query, the numbers of partitions of the present state, each with the mark after which
+        # it holds (RULES.md#r35). Before the first of these marks, the config has the number.
+        self.partitions: dict[str, tuple[tuple[int, int], ...]] = {}
         # By query, the last mark of the base, which does not name all earlier changes.
         self._base_through: dict[str, int] = {}
 
@@ -37,6 +40,12 @@ class Versions:
         """Whether an application record with ``version`` brings other code or a new state."""
         before = self.of.get(version.query)
         return before is None or version.reset or before.digest != version.digest
+
+    def rescales(self, version: QueryVersion) -> bool:
+        """Whether an application record with ``version`` keeps the state, and changes the number of
+        its partitions."""
+        before = self.of.get(version.query)
+        return before is not None and not version.reset and before.partitions != version.partitions
 
     def apply(
         self,
@@ -54,7 +63,11 @@ class Versions:
         self.application = application.digest
         for version in application.queries:
             name, before = version.query, self.of.get(version.query)
+            if self.rescales(version):
+                self._rescale(version, last_mark(name))
             if before is None or version.reset:
+                self.partitions.pop(name, None)
+                self._rescale(version, 0)
                 self.lineages[name] = sequence
                 self._changed_after[name] = last_mark(name)
                 self.carried_on.pop(name, None)
@@ -66,6 +79,16 @@ class Versions:
                 self.earlier[name] = (self.lineages[name], *before_that) if mine else ()
                 self.lineages[name] = sequence
             self.of[name] = replace(version, reset=False)
+
+    @property
+    def rescaled(self) -> set[str]:
+        """The queries whose present state has had another number of partitions."""
+        return {name for name, counts in self.partitions.items() if counts[-1][0] > 0}
+
+    def _rescale(self, version: QueryVersion, after: int) -> None:
+        if version.partitions is not None:
+            before = self.partitions.get(version.query, ())
+            self.partitions[version.query] = (*before, (after, version.partitions))
 
     def may_be_of_other_code(self, query: str, number: int) -> bool:
         """Whether this node may have made batch ``number`` with the code before the newest change.
@@ -93,5 +116,7 @@ class Versions:
         query = base.version.query
         self.of[query], self.lineages[query] = base.version, base.lineage
         self._base_through[query] = base.last.number
+        self.partitions.pop(query, None)
+        self._rescale(base.version, 0)
         if base.carried_on is not None:
             self.carried_on[query] = self._changed_after[query] = base.carried_on

@@ -246,7 +246,10 @@ def _written_mark(body: Mark) -> str:
 
 def _written_version(version: QueryVersion) -> str:
     text = f'"query":{_quoted(version.query)},"digest":{_quoted(version.digest)}'
-    return f'{{{text},"first":{_written_mark(version.first)},"reset":{_flag(version.reset)}}}'
+    text += f',"first":{_written_mark(version.first)},"reset":{_flag(version.reset)}'
+    if version.partitions is not None:
+        text += f',"partitions":{version.partitions}'
+    return f"{{{text}}}"
 
 
 def _joined(parts: Sequence[str]) -> str:
@@ -291,4 +294,10 @@ def _read_mark(meta: Any) -> Mark:
 
 
 def _read_version(meta: Any) -> QueryVersion:
-    return QueryVersion(meta["query"], meta["digest"], _read_mark(meta["first"]), meta["reset"])
+    return QueryVersion(
+        meta["query"],
+        meta["digest"],
+        _read_mark(meta["first"]),
+        meta["reset"],
+        meta.get("partitions"),
+    )

@@ -161,10 +161,11 @@ class QueryObserver:
 @dataclass(frozen=True, slots=True)
 class OperatorRequests:
     """Requests of operators. Each method returns the reason for its refusal, or an empty string if
-    it has accepted the request."""
+    it has accepted the request. ``no_rescale`` is the reason why no query can be rescaled."""
 
     core: Core
     handle: Callable[[on.Input], None]
+    no_rescale: str = ""
 
     def switch_over(self, to: str | None, by: str) -> str:
         refusal = self.core.why_no_switchover(to)
@@ -183,6 +184,14 @@ class OperatorRequests:
         if not refusal:
             self.handle(on.RetryAsked(query))
         return refusal
+
+    def rescale(self, query: str, partitions: int) -> str:
+        if self.core.role is not Role.ACTIVE:
+            return "this node is not active; ask the active"
+        if self.no_rescale:
+            return self.no_rescale
+        self.handle(on.RescaleAsked(query, partitions))
+        return ""
 
     def _why_not(self, query: str, what: str, *, needs_active: bool) -> str:
         life = self.core.deployment.lives[query]

@@ -123,6 +123,7 @@ def _plans(application: StreamApplication) -> tuple[QueryPlan, ...]:
             tuple(sink.name for sink in query.sinks),
             query.on_change.value if query.on_change else None,
             query.standby is Standby.WARM,
+            query.state_partitions,
         )
         for query in application.queries.values()
     )

@@ -148,6 +148,9 @@ class LocalService(rpc.LocalServicer):
             digest=query.digest,
             epoch=query.takeover.epoch if query.takeover else 0,
             buckets=query.query in self._buckets,
+            partitions=[
+                pb.StatePartitions(after=after, number=number) for after, number in query.partitions
+            ],
         )
         self._to_query.put_nowait(pb.QueryCommand(run=run))
 

@@ -320,13 +320,14 @@ class Node:
 
     def _served(self) -> Starlette:
         core, handle = self.core, self.driver.handle
-        operator = OperatorRequests(core, handle)
+        operator = OperatorRequests(core, handle, self.config.no_rescale)
         view = NodeView(
             self.status,
             self.cluster,
             self.metrics.exposition,
             operator.skip,
             operator.retry,
+            operator.rescale,
             self._alive,
             operator.switch_over,
             self._version,

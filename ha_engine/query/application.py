@@ -260,7 +260,8 @@ class QuerySpec:
 
     ``streams`` are the streams that the query reads; for SQL, the streams that the text names. If
     ``deterministic`` is False, the nodes do not compare the digests of the query's batches. If
-    ``read_tasks`` is a number, so many tasks read each batch, and otherwise its size decides.
+    ``read_tasks`` is a number, so many tasks read each batch, and otherwise its size decides. The
+    state begins with ``state_partitions`` partitions, or with those of the config if that is None.
     """
 
     name: str
@@ -272,6 +273,7 @@ class QuerySpec:
     deterministic: bool = True
     standby: Standby = Standby.HOT
     read_tasks: int | None = None
+    state_partitions: int | None = None
     sinks: tuple[SinkSpec, ...] = ()
 
 
@@ -299,6 +301,11 @@ class StreamApplication:
             for q in self.queries.values()
         ]
         queries += [f"{q.name} warm" for q in self.queries.values() if q.standby is Standby.WARM]
+        queries += [
+            f"{q.name} {q.state_partitions} state partitions"
+            for q in self.queries.values()
+            if q.state_partitions is not None
+        ]
         pulled = [f"{s.name} {one.digest}" for s in self.streams.values() for one in s.pulled]
         return _digest(self.name, *sorted(streams), *sorted(queries), *sorted(pulled))
 

@@ -36,6 +36,7 @@ from ha_engine.query.file_words import Name, Section, found, keys_of, nearest, s
 from ha_engine.query.plugin_sections import LogSection, PluginSection, log_of, sources_of
 from ha_engine.query.sink_sections import sinks_of
 from ha_engine.query.sql_words import names_in, watermarked_in
+from ha_engine.types import STATE_PARTITIONS_MAX
 
 _SHORT_DELAY = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -72,6 +73,7 @@ class _Query(Section):
     deterministic: bool = True
     standby: Literal["hot", "warm"] = "hot"
     read_tasks: int | None = Field(None, ge=1, le=1_000)
+    state_partitions: int | None = Field(None, ge=1, le=STATE_PARTITIONS_MAX)
     sinks: list[PluginSection] = Field(default_factory=list)
 
 
@@ -188,6 +190,7 @@ def _query(name: str, raw: _Query, streams: Mapping[str, StreamSpec], path: Path
         deterministic=raw.deterministic,
         standby=standby,
         read_tasks=raw.read_tasks,
+        state_partitions=raw.state_partitions,
         sinks=sinks_of(
             where,
             raw.sinks,

@@ -29,7 +29,7 @@ import structlog
 from ha_engine.errors import CheckpointIncomplete, StateLost
 from ha_engine.query.checkpoint_files import LOGS, copy_as_of, finished_batches, last_finished
 from ha_engine.query.object_path import CheckpointPath
-from ha_engine.query.offsets import SourcesDisagree, mark_of_batch
+from ha_engine.query.offsets import SourcesDisagree, mark_of_batch, partitions_of_batch
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory, replace_file
 from ha_engine.system.fsync import boot_id
@@ -129,6 +129,54 @@ def open_fenced(
         path.symlink_to(directory.resolve())
         delete(sorted(root.glob(f"{query}{_ASIDE}*")))
     return path
+
+
+def rescale(
+    root: Path,
+    query: str,
+    number: int,
+    repartition: Callable[[Path, int], None],
+    *,
+    delete: Callable[[Sequence[Path]], None] = delete_in_thread,
+) -> None:
+    """Give the state of an open checkpoint ``number`` partitions, if it has another number.
+
+    ``repartition`` changes a copy of the checkpoint, so a crash leaves either the former number or
+    the new one. Raises StateLost if a file of the state is missing. Raises DiskFailed, and what
+    ``repartition`` raises.
+    """
+    directory = root / query
+
+    def change(copy: Path) -> None:
+        repartition(copy, number)
+        _forget_former_partitions(copy, number)
+
+    with disk(root):
+        finished = last_finished(directory)
+        if finished is None or not (directory / "state").exists():
+            return
+        if partitions_of_batch(directory, finished) == number:
+            return
+        try:
+            _renew(directory, change)
+        except CheckpointIncomplete as error:
+            disown(directory)
+            raise StateLost(LOST) from error
+        delete(sorted(root.glob(f"{query}{_ASIDE}*")))
+
+
+def _forget_former_partitions(checkpoint: Path, number: int) -> None:
+    """Delete the partitions that the state no longer has, and the commits of the batches before.
+
+    The files of these batches do not give the state after them any more, so nobody may continue
+    after one of them.
+    """
+    for partition in (checkpoint / "state").glob("*/*"):
+        if partition.name.isdecimal() and int(partition.name) >= number:
+            shutil.rmtree(partition)
+    *former, _ = sorted(finished_batches(checkpoint))
+    for batch in former:
+        (checkpoint / "commits" / str(batch)).unlink()
 
 
 def close_paths(root: Path, query: str) -> None:
@@ -291,11 +339,28 @@ def disown(checkpoint: Path, files: Files = OS_FILES) -> None:
 class Checkpoints(Protocol):
     """The checkpoints that the queries of this process write. Each method raises DiskFailed."""
 
-    def open(self, query: str, lineage: str, epoch: int, *, must_resume: bool) -> CheckpointPath:
-        """Return the checkpoint of a query; other nodes may continue it if there is an ``epoch``.
+    def open(self, query: str, lineage: str, *, must_resume: bool) -> CheckpointPath:
+        """Return the checkpoint of a query.
 
         Raises StateLost if ``must_resume`` is set and no checkpoint has the state.
         """
+
+    def last_mark(self, query: str) -> int | None:
+        """The mark of the newest finished batch in an open checkpoint, or None.
+
+        Raises SourcesDisagree.
+        """
+
+    def rescale(self, query: str, number: int, repartition: Callable[[Path, int], None]) -> None:
+        """Give the state in an open checkpoint ``number`` partitions, if it has another number.
+
+        Raises what ``repartition`` raises, and QueryProcessFailed if the storage
+        does not allow it.
+        """
+
+    def offer(self, query: str, epoch: int) -> None:
+        """Let other nodes continue an open checkpoint, which Spark is about to write for the active
+        of ``epoch``."""
 
     def disown(self, query: str) -> None:
         """Make the next ``open`` begin with empty state, because no batch can continue this one."""
@@ -314,13 +379,20 @@ class CheckpointsOnDisk:
     root: Path
     new_driver: Callable[[], str] | None = None
 
-    def open(self, query: str, lineage: str, epoch: int, *, must_resume: bool) -> Path:
+    def open(self, query: str, lineage: str, *, must_resume: bool) -> Path:
         if self.new_driver is None:
             return open_checkpoint(self.root, query, lineage, must_resume=must_resume)
-        path = open_fenced(self.root, query, lineage, self.new_driver(), must_resume=must_resume)
-        if epoch:
+        return open_fenced(self.root, query, lineage, self.new_driver(), must_resume=must_resume)
+
+    def last_mark(self, query: str) -> int | None:
+        return last_mark(self.root, query)
+
+    def rescale(self, query: str, number: int, repartition: Callable[[Path, int], None]) -> None:
+        rescale(self.root, query, number, repartition)
+
+    def offer(self, query: str, epoch: int) -> None:
+        if self.new_driver is not None:
             offer(self.root / query, epoch)
-        return path
 
     def disown(self, query: str) -> None:
         disown(self.root / query)
@@ -408,17 +480,19 @@ def _delete_unfinished(directory: Path, files: Files) -> None:
             files.unlink(unfinished)
 
 
-def _renew(directory: Path) -> None:
-    """Replace ``directory`` and all directories in it by new ones with links to its files.
+def _renew(directory: Path, change: Callable[[Path], None] = lambda _: None) -> None:
+    """Replace ``directory`` and all directories in it by new ones with links to its files, after
+    ``change`` has changed the new ones.
 
     A batch that is not finished is left out. Spark makes it again.
     """
     renewed = _renewed(directory)
-    building = directory.with_name(f".{renewed.name}")
-    shutil.rmtree(building, ignore_errors=True)
+    # A new name, since executors of an earlier driver may still write to one that it has used.
+    building = _aside(directory)
     building.mkdir()
     if (finished := last_finished(directory)) is not None:
         copy_as_of(directory, finished, building)
+    change(building)
     shutil.copy2(directory / STAMP_FILE, building)
     building.rename(renewed)
     _set_aside(directory, OS_FILES)
@@ -453,5 +527,8 @@ def _present(root: Path, query: str) -> Path:
 
 def _set_aside(directory: Path, files: Files) -> None:
     if directory.exists():
-        aside = f"{directory.name}{_ASIDE}{uuid.uuid4().hex[:8]}"
-        files.rename(directory, directory.with_name(aside))
+        files.rename(directory, _aside(directory))
+
+
+def _aside(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}{_ASIDE}{uuid.uuid4().hex[:8]}")

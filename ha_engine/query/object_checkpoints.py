@@ -30,7 +30,12 @@ import structlog
 from pydantic import ValidationError
 
 from ha_engine.connectors.s3.store import ObjectGone, ObjectMeta, Store, StoreOptions
-from ha_engine.errors import CheckpointIncomplete, ObjectStorageFailed, StateLost
+from ha_engine.errors import (
+    CheckpointIncomplete,
+    ObjectStorageFailed,
+    QueryProcessFailed,
+    StateLost,
+)
 from ha_engine.query.checkpoint_files import files_as_of, last_finished
 from ha_engine.query.checkpoints import (
     EPOCH_FILE,
@@ -42,7 +47,7 @@ from ha_engine.query.checkpoints import (
     record_in,
 )
 from ha_engine.query.object_path import ObjectPath
-from ha_engine.query.offsets import SourcesDisagree
+from ha_engine.query.offsets import SourcesDisagree, partitions_of_batch
 
 log = structlog.get_logger(__name__)
 
@@ -187,7 +192,7 @@ class ObjectCheckpoints:
 
     # -- the query process -------------------------------------------------------------------------
 
-    def open(self, query: str, lineage: str, epoch: int, *, must_resume: bool) -> ObjectPath:
+    def open(self, query: str, lineage: str, *, must_resume: bool) -> ObjectPath:
         """As ``checkpoints.Checkpoints.open``. Only the caller's driver writes the run."""
         found, earlier = self.stamp_of(query), self.bucket.folders(self._home(query))
         state = found if found is not None and found.lineage == lineage else None
@@ -196,8 +201,6 @@ class ObjectCheckpoints:
             raise StateLost(LOST)
         run = run or self._new_run(query)
         self.put_stamp(query, Stamp(lineage, run, in_use=True))
-        if epoch:
-            self.bucket.put(f"{run}/{EPOCH_FILE}", str(epoch).encode())
         # Those that another thread or a restore has begun since must stay.
         former = found.run if found is not None else ""
         old = [
@@ -223,6 +226,23 @@ class ObjectCheckpoints:
             log.error("checkpoint cannot be continued", query=query, reason=str(error))
             return None
         return run
+
+    def rescale(self, query: str, number: int, repartition: Callable[[Path, int], None]) -> None:
+        checkpoint = self._opened(query)
+        finished = last_finished(checkpoint)
+        if finished is not None and partitions_of_batch(checkpoint, finished) != number:
+            raise QueryProcessFailed(
+                f"the state of query {query} needs {number} partitions, which cannot be changed on "
+                "object storage; rescale the query back to its former number"
+            )
+
+    def offer(self, query: str, epoch: int) -> None:
+        self.bucket.put(f"{self._opened(query).key}/{EPOCH_FILE}", str(epoch).encode())
+
+    def _opened(self, query: str) -> ObjectPath:
+        found = self.stamp_of(query)
+        assert found is not None, f"the checkpoint of {query} was opened"
+        return ObjectPath.of(self.bucket, found.run)
 
     def mark_clean(self) -> None:
         """The storage has made every object durable already."""

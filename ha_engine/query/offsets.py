@@ -13,6 +13,7 @@ from ha_engine.query.object_path import CheckpointPath
 
 _NO_OFFSET = "-"
 _HEADING_LINES = 2  # the version of the log's format, and Spark's metadata of the batch
+_METADATA_LINE = 1
 
 
 class SourcesDisagree(QueryProcessFailed):
@@ -29,6 +30,12 @@ def mark_of_batch(checkpoint: CheckpointPath, batch_id: int) -> int:
             "the query stops, so that its state is rebuilt"
         )
     return marks.pop()
+
+
+def partitions_of_batch(checkpoint: CheckpointPath, batch_id: int) -> int:
+    """The number of partitions of the state after Spark's batch ``batch_id``. Raises OSError."""
+    lines = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
+    return int(json.loads(lines[_METADATA_LINE])["conf"]["spark.sql.shuffle.partitions"])
 
 
 def unfinished_mark(checkpoint: CheckpointPath) -> int:

@@ -22,6 +22,7 @@ from ha_engine.query.link import NodeLink
 from ha_engine.query.object_path import CheckpointPath
 from ha_engine.query.offsets import mark_of_batch
 from ha_engine.query.reports import UNCOMPARED, Reports
+from ha_engine.query.state_partitions import FIXED, Partitions
 from ha_engine.system.disk import disk
 from ha_engine.v1 import local_pb2 as pb
 
@@ -56,7 +57,8 @@ class OutboxWriter:
     """The function that Spark calls for each batch.
 
     If there are ``buckets``, Spark's tasks write the rows to the sink, and the batch in the outbox
-    has none. ``error`` is the exception that ended the last call, before Spark wrapped it.
+    has none. ``partitions`` are those of the running query's state. ``error`` is the exception that
+    ended the last call, before Spark wrapped it.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class OutboxWriter:
         link: NodeLink,
         reports: Reports,
         buckets: BucketWriter | None = None,
+        partitions: Partitions = FIXED,
     ) -> None:
+        self._partitions = partitions
         self._place, self._checkpoint, self._buckets = place, checkpoint, buckets
         self._link, self._reports = link, reports
         self.error: Exception | None = None
@@ -74,6 +78,7 @@ class OutboxWriter:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         try:
             number = mark_of_batch(self._checkpoint, batch_id)
+            self._partitions.require(number)
             if self._buckets is None:
                 self.put(number, frame.toArrow())
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,14 @@ from ha_engine.query.parent_watchdog import ProcessId
 from ha_engine.query.plan import PlannedQuery, plan_query
 from ha_engine.query.reports import Reports
 from ha_engine.query.source_reader import SourceOptions
+from ha_engine.query.state_partitions import (
+    FIXED,
+    SETTING,
+    Partitions,
+    RescaleDue,
+    partitions_after,
+    repartition,
+)
 from ha_engine.v1 import local_pb2 as pb
 
 if TYPE_CHECKING:
@@ -89,6 +98,9 @@ class QueryRunner:
         self._running: dict[str, RunningQuery] = {}
         self._kafka_marks = KafkaMarks(link)
         self._lock = threading.Lock()
+        # Held while a query starts or stops, so that only the newest command has an effect.
+        self._changing = threading.RLock()
+        self._shuffle_partitions = spark.conf.get(SETTING)
 
     # -- commands of the node ----------------------------------------------------------------------
 
@@ -105,21 +117,23 @@ class QueryRunner:
             # again.
             self._stop_if_refused(running)
             return
-        self.halt(command.query)
-        try:
-            self._start(command)
-        except Superseded:
-            raise
-        except (DiskFailed, PythonChanged) as error:
-            self._ended(error)
-        except Exception as error:
-            self._blame(command, 0, error)
+        with self._changing:
+            self.halt(command.query)
+            try:
+                self._start(command)
+            except Superseded:
+                raise
+            except (DiskFailed, PythonChanged) as error:
+                self._ended(error)
+            except Exception as error:
+                self._blame(command, 0, error)
 
     def halt(self, query: str) -> None:
-        with self._lock:
-            running = self._running.pop(query, None)
-        if running is not None:
-            running.streaming.stop()
+        with self._changing:
+            with self._lock:
+                running = self._running.pop(query, None)
+            if running is not None:
+                running.streaming.stop()
 
     def report_halt(self, query: str) -> None:
         """Report that a query no longer writes to its checkpoint."""
@@ -138,8 +152,12 @@ class QueryRunner:
         if self._refused(command, planned):
             return
         checkpoint = self._checkpoints.open(
-            command.query, command.lineage, command.epoch, must_resume=command.must_resume
+            command.query, command.lineage, must_resume=command.must_resume
         )
+        partitions = self._scale(command)
+        if command.epoch:
+            # Last, since a checkpoint that was renewed or rescaled has no epoch.
+            self._checkpoints.offer(command.query, command.epoch)
         place = OutboxPlace(
             command.query,
             self._outbox,
@@ -150,7 +168,9 @@ class QueryRunner:
         buckets = (
             BucketWriter(self._link, command.query, command.epoch) if command.buckets else None
         )
-        writer = OutboxWriter(place, checkpoint, self._link, self._reports, buckets)
+        writer = OutboxWriter(place, checkpoint, self._link, self._reports, buckets, partitions)
+        # Spark copies the session's settings when a query starts.
+        self._spark.conf.set(SETTING, partitions.number or self._shuffle_partitions)
         streaming = self._start_streaming(planned, writer, checkpoint)
         running = RunningQuery(command, planned, writer, checkpoint, streaming)
         with self._lock:
@@ -159,6 +179,19 @@ class QueryRunner:
             target=self._watch, args=(running,), name=f"watch {command.query}", daemon=True
         ).start()
         log.info("query started", query=command.query, after_mark=command.initial_mark)
+
+    def _scale(self, command: pb.RunQuery) -> Partitions:
+        """Give the state the partitions that the query's next batch needs."""
+        if not command.partitions:
+            return FIXED
+        done = self._checkpoints.last_mark(command.query)
+        partitions = partitions_after(
+            command.initial_mark if done is None else done, command.partitions
+        )
+        if partitions.number is not None:
+            change = partial(repartition, self._spark)
+            self._checkpoints.rescale(command.query, partitions.number, change)
+        return partitions
 
     def _plan(self, command: pb.RunQuery) -> PlannedQuery:
         application = self._versions.holding(command.query, command.digest)
@@ -204,6 +237,9 @@ class QueryRunner:
 
     def _failed(self, running: RunningQuery, error: BaseException) -> None:
         name = running.command.query
+        if isinstance(error, RescaleDue):
+            self._start_again(running)
+            return
         with self._lock:
             if self._running.get(name) is not running:
                 return
@@ -215,6 +251,19 @@ class QueryRunner:
             self._blame(running.command, self._batch_to_blame(running, error), error)
         except Exception as unreported:
             self._ended(unreported)
+
+    def _start_again(self, running: RunningQuery) -> None:
+        """Start a query after the last batch with its former number of partitions."""
+        name = running.command.query
+        with self._changing:
+            if self._running.get(name) is not running:
+                return
+            self.halt(name)
+            log.info("query rescales", query=name)
+            try:
+                self.run(running.command)
+            except Superseded as error:
+                self._ended(error)
 
     def _batch_to_blame(self, running: RunningQuery, error: BaseException) -> int:
         """Return the mark of the batch that failed, or 0 if no batch is to blame."""

@@ -100,6 +100,7 @@ class RunQuery(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     lineage: _builtins.str
     initial_mark: _builtins.int
@@ -114,6 +115,10 @@ class RunQuery(_message.Message):
     """The epoch of the active, if only the active runs the query; else 0 (docs/RULES.md#r33)."""
     buckets: _builtins.bool
     """Spark's tasks write the rows to the query's sink (docs/RULES.md#r34)."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StatePartitions]:
+        """In the order of `after`; before the first, the config has the number (docs/RULES.md#r35)."""
+
     def __init__(
         self,
         *,
@@ -125,14 +130,39 @@ class RunQuery(_message.Message):
         digest: _builtins.str = ...,
         epoch: _builtins.int = ...,
         buckets: _builtins.bool = ...,
+        partitions: _abc.Iterable[Global___StatePartitions] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "digest", b"digest", "epoch", b"epoch", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "digest", b"digest", "epoch", b"epoch", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "partitions", b"partitions", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunQuery: _TypeAlias = RunQuery  # noqa: Y015
+
+@_typing.final
+class StatePartitions(_message.Message):
+    """The state has `number` partitions in all batches after mark `after`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    after: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        after: _builtins.int = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatePartitions: _TypeAlias = StatePartitions  # noqa: Y015
 
 @_typing.final
 class HaltQuery(_message.Message):

@@ -24,7 +24,14 @@ async def asked(path: str, lag: int | None, **status: Any) -> httpx.Response:
     cluster = {"node": "b", "nodes": {"b": {"lag_records": lag}}}
     nobody: Any = None
     view = NodeView(
-        lambda: PASSIVE | status, lambda: cluster, bytes, nobody, nobody, lambda: True, nobody
+        lambda: PASSIVE | status,
+        lambda: cluster,
+        bytes,
+        nobody,
+        nobody,
+        nobody,
+        lambda: True,
+        nobody,
     )
     transport = httpx.ASGITransport(application(view, [], OPEN))
     async with httpx.AsyncClient(transport=transport, base_url="http://b") as client:

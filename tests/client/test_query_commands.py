@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from ha_engine.api.http import NodeView, application
 from ha_engine.auth import OPEN
 from ha_engine.cli.status import query_app
+from ha_engine.errors import EngineError
+from ha_engine.types import STATE_PARTITIONS_MAX
 from tests.client.serving import serving
 
 RUNNER = CliRunner()
@@ -30,6 +32,10 @@ class FailedNode:
         self.asked.append(("retry", query))
         return self.refusal
 
+    def rescale(self, query: str, partitions: int) -> str:
+        self.asked.append(("rescale", query, str(partitions)))
+        return self.refusal
+
 
 @pytest.fixture
 def node() -> FailedNode:
@@ -44,6 +50,7 @@ def url(node: FailedNode) -> Iterator[str]:
         exposition=lambda: b"",
         skip=node.skip,
         retry=node.retry,
+        rescale=node.rescale,
         alive=lambda: True,
         switchover=lambda to, by: "",
     )
@@ -82,4 +89,24 @@ def test_command_fails_with_the_reason_of_the_node(
 def test_error_names_an_unknown_query(url: str, node: FailedNode, command: str) -> None:
     refused = RUNNER.invoke(query_app, [command, "storms", "--url", url])
     assert str(refused.exception) == "no query named storms"
+    assert node.asked == []
+
+
+def test_rescale_sends_the_number_of_partitions(url: str, node: FailedNode) -> None:
+    done = RUNNER.invoke(query_app, ["rescale", "delays", "--partitions", "16", "--url", url])
+    assert done.exit_code == 0
+    assert node.asked == [("rescale", "delays", "16")]
+
+
+def test_rescale_shows_why_the_node_refuses(url: str, node: FailedNode) -> None:
+    node.refusal = "this node is not active; ask the active"
+    done = RUNNER.invoke(query_app, ["rescale", "delays", "--partitions", "16", "--url", url])
+    assert isinstance(done.exception, EngineError)
+    assert str(done.exception) == node.refusal
+
+
+def test_rescale_refuses_more_partitions_than_a_state_may_have(url: str, node: FailedNode) -> None:
+    many = str(STATE_PARTITIONS_MAX + 1)
+    done = RUNNER.invoke(query_app, ["rescale", "delays", "--partitions", many, "--url", url])
+    assert done.exit_code != 0
     assert node.asked == []

@@ -51,6 +51,7 @@ def served(active: Active) -> Iterator[str]:
         exposition=lambda: b"",
         skip=lambda query, by: "",
         retry=lambda query: "",
+        rescale=lambda query, partitions: "",
         alive=lambda: True,
         switchover=active.switch_over,
     )

@@ -46,6 +46,7 @@ class SparkWorld:
     def __init__(self, around: Surroundings) -> None:
         self.spark: Spark | None = None
         self.ledgers, self.batches = around.ledgers, around.batches
+        self.partitions = around.partitions
         self.given_up = around.given_up
         self.rows: dict[str, int] = {}
 
@@ -102,7 +103,8 @@ class SparkWorld:
         require(self.spark is not None and self.spark.attended, "R20", f"{query} runs nowhere")
         assert self.spark is not None
         running = self.spark.running.get(query)
-        if running is not None and running.lineage == lineage:
+        same = (lineage, action.partitions)
+        if running is not None and (running.lineage, running.partitions) == same:
             require(action.takeover is None, "R33", f"{query} runs already")
             return
         checkpoint = self.disk.checkpoints.get(query)
@@ -117,7 +119,7 @@ class SparkWorld:
         if action.takeover is not None:
             checkpoint.begun, checkpoint.epoch = None, action.takeover.epoch
         sources = len(self.plans[query].streams)
-        self.spark.running[query] = RunningQuery(lineage, checkpoint, sources)
+        self.spark.running[query] = RunningQuery(lineage, checkpoint, sources, action.partitions)
         self.poll(query)
 
     def _take_over(self, action: do.RunQuery, takeover: do.Takeover) -> None:
@@ -165,6 +167,7 @@ class SparkWorld:
         checkpoint, begun = running.checkpoint, running.checkpoint.begun
         assert begun is not None
         content = self._content(query, checkpoint.done, begun)
+        self._judge_partitions(query, begun.number, running.partitions)
         self._admit(query, begun.number, content, running.lineage)
         if dies:
             self.kill_spark("died between output and commit")
@@ -204,6 +207,13 @@ class SparkWorld:
     def _judge_batch(self, query: str, number: int, content: Content) -> None:
         known = self.batches.setdefault(query, {}).setdefault(number, content)
         require(known == content, "I6", f"{query} batch {number} came out differently")
+
+    def _judge_partitions(
+        self, query: str, number: int, changes: tuple[tuple[int, int], ...]
+    ) -> None:
+        mine = [count for after, count in changes if after < number]
+        known = self.partitions.setdefault(query, {}).setdefault(number, mine[-1] if mine else 0)
+        require(not mine or known == mine[-1], "R35", f"{query} batch {number} has {mine}")
 
     def fail(
         self, query: str, reason: str = "CAST_INVALID_INPUT", *, by_host: bool = False
@@ -263,6 +273,10 @@ class SparkWorld:
             ledger.batch = self.core.deployment.marks[key[0]].start_after(key[1])
         ledger.epoch = self.publishing or 0
         self.feed(on.SinkPublished(*key, ledger.batch))
+
+    def rescale(self, query: str, partitions: int) -> None:
+        self.feed(on.RescaleAsked(query, partitions))
+        self.settle()
 
     def skip(self, query: str) -> None:
         self.feed(on.SkipAsked(query, "operator"))

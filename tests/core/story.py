@@ -263,7 +263,7 @@ class Story:
 
 
 _GONE = on.QueryProcessGone("p0.1", "killed")
-_WORLD_VERBS = ("start", "wait", "stop", "jump", "attend", "poll", "fail", "skip")
+_WORLD_VERBS = ("start", "wait", "stop", "jump", "attend", "poll", "fail", "skip", "rescale")
 _STORY_VERBS = (
     "queries",
     "active",
@@ -354,14 +354,15 @@ def _tell_effect(action: do.Action) -> str:
             return f"starts query process {incarnation}"
         case do.StopQueryProcess(incarnation, reason):
             return f"stops query process {incarnation}: {reason}"
-        case do.RunQuery(query, lineage, initial, must_resume, _, earlier, takeover):
+        case do.RunQuery(query, lineage, initial, must_resume, _, earlier, takeover, partitions):
             state = " or ".join((lineage, *earlier)) + (", which must be there" * must_resume)
             after = ""
             if takeover is not None:
                 shared = ", ".join(f"{batch} of epoch {epoch}" for epoch, batch in takeover.shared)
                 after = f"; published {takeover.published}, may continue {shared or 'nothing'}"
             begin = f"runs {query} from mark {initial.number} through {initial.through}"
-            return f"{begin}, {state}{after}"
+            scaled = "".join(f"; {number} partitions after batch {n}" for n, number in partitions)
+            return f"{begin}, {state}{after}{scaled}"
         case do.HaltQuery(query):
             return f"halts {query}"
         case do.Exit(reason):
@@ -392,6 +393,7 @@ def _body(body: Body) -> str:
             versions = (
                 f"{v.query} {v.digest} from mark {v.first.number} through {v.first.through}"
                 + (" reset" if v.reset else "")
+                + (f" in {v.partitions} partitions" if v.partitions else "")
                 for v in queries
             )
             return f"application: {'; '.join(versions)}"

@@ -219,6 +219,7 @@ class RunningQuery:
     lineage: str
     checkpoint: Checkpoint
     sources: int
+    partitions: tuple[tuple[int, int], ...] = ()
     answers: list[Mark] = field(default_factory=list)
 
     @property
@@ -252,9 +253,11 @@ class Surroundings:
     """The state that the nodes of one group share: lease row, sinks, and content of each batch.
 
     ``batches[query][n]`` is the content of batch n on whichever node ran it first (RULES.md#i6).
+    ``partitions[query][n]`` is the number of state partitions with which that node ran it.
     """
 
     table: LeaseTable = field(default_factory=LeaseTable)
     ledgers: dict[QuerySink, Ledger] = field(default_factory=lambda: defaultdict(Ledger))
     batches: dict[str, dict[int, Content]] = field(default_factory=dict)
+    partitions: dict[str, dict[int, int]] = field(default_factory=dict)
     given_up: dict[str, set[Position]] = field(default_factory=dict)

@@ -36,7 +36,10 @@ from tests.journal.samples import events
 
 numbers = st.integers(0, 2**63)
 marks = st.builds(Mark, st.text(), numbers, numbers)
-versions = st.builds(QueryVersion, st.text(), st.text(), marks, st.booleans())
+numbers_of_partitions = st.none() | st.integers(1, 99)
+versions = st.builds(
+    QueryVersion, st.text(), st.text(), marks, st.booleans(), numbers_of_partitions
+)
 submissions = st.builds(Submission, st.text(), numbers, st.text(), numbers)
 pulled = st.builds(Pulled, st.text(), st.text(), numbers, numbers)
 bodies: st.SearchStrategy[Body] = st.one_of(

@@ -6,7 +6,7 @@ It decides nothing: the test appends events and marks, and sees the reports of t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,7 +238,12 @@ class LocalNode(rpc.LocalServicer):
 
 
 def run_command(
-    spec: QuerySpec, *, lineage: str = "s", mark: int = 0, sequence: int = 0
+    spec: QuerySpec,
+    *,
+    lineage: str = "s",
+    mark: int = 0,
+    sequence: int = 0,
+    partitions: Sequence[tuple[int, int]] = (),
 ) -> pb.RunQuery:
     return pb.RunQuery(
         query=spec.name,
@@ -246,4 +251,5 @@ def run_command(
         initial_mark=mark,
         initial_sequence=sequence,
         digest=spec.digest,
+        partitions=[pb.StatePartitions(after=after, number=n) for after, n in partitions],
     )

@@ -128,6 +128,19 @@ def test_buckets_of_a_plugin_divide_by_the_key_of_a_message(tmp_path: Path) -> N
     assert "type stdout has no buckets" in refusal(tmp_path, stdout)
 
 
+def test_state_partitions_are_a_part_of_the_application_only(
+    tmp_path: Path,
+) -> None:
+    text = GOOD.replace("    sinks:", "    state_partitions: 8\n    sinks:")
+    without, eight = (load_application(write(tmp_path, one)) for one in (GOOD, text))
+    assert (without.queries["late"].state_partitions, eight.queries["late"].state_partitions) == (
+        None,
+        8,
+    )
+    assert without.queries["late"].digest == eight.queries["late"].digest
+    assert without.digest != eight.digest
+
+
 def test_digest_of_a_function_query_covers_its_file(tmp_path: Path) -> None:
     text = GOOD.replace(
         "sql: SELECT carrier, delay FROM departures WHERE delay > 60", "function: mine:late"

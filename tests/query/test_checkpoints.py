@@ -20,6 +20,7 @@ from ha_engine.query.checkpoints import (
     mark_clean,
     open_checkpoint,
     open_fenced,
+    rescale,
 )
 from ha_engine.snapshot.checkpoint_storage import CheckpointDirectories
 from ha_engine.snapshot.restore import Places, finish
@@ -333,3 +334,63 @@ def test_start_that_ends_at_any_change_of_a_file_loses_no_state(
         if not failed():
             break
     assert number > 20
+
+
+HEADING = 'v1\n{"conf":{"spark.sql.shuffle.partitions":"2"}}\n'
+
+
+def scaled(root: Path) -> Path:
+    """Write a checkpoint with two partitions after Spark's batch 0, and an unfinished batch 1."""
+    checkpoint = written(root, boot_id())
+    (checkpoint / "metadata").touch()
+    for batch in ("0", "1"):
+        (checkpoint / "offsets" / batch).write_text(HEADING)
+    (checkpoint / "state" / "0" / "1").mkdir()
+    (checkpoint / "state" / "0" / "1" / "1.delta").write_bytes(b"x")
+    return checkpoint
+
+
+def one_partition(copy: Path, number: int) -> None:
+    """Write what Spark writes when it repartitions the state."""
+    assert not (copy / "offsets" / "1").exists()
+    (copy / "offsets" / "1").write_text(HEADING.replace('"2"', f'"{number}"'))
+    (copy / "commits" / "1").write_text("v1")
+    (copy / "state" / "0" / "0" / "2.snapshot").write_bytes(b"y")
+
+
+def test_rescaled_checkpoint_has_no_former_partitions_and_continues_after_no_former_batch(
+    tmp_path: Path,
+) -> None:
+    checkpoint = scaled(tmp_path)
+    rescale(tmp_path, "q", 1, one_partition, delete=delete_now)
+    assert sorted(path.name for path in (checkpoint / "commits").iterdir()) == ["1"]
+    assert not (checkpoint / "state" / "0" / "1").exists()
+    assert is_whole(tmp_path, "q", "journal:1")
+    assert [path.name for path in tmp_path.iterdir()] == ["q"]
+
+
+def test_checkpoint_that_has_the_number_is_left_alone(tmp_path: Path) -> None:
+    scaled(tmp_path)
+
+    def refuse(copy: Path, number: int) -> None:
+        raise AssertionError("the state has that number already")
+
+    rescale(tmp_path, "q", 2, refuse)
+
+
+def test_crash_while_the_state_is_rescaled_leaves_the_former_checkpoint(tmp_path: Path) -> None:
+    """RULES.md#r35: Spark has written a part of the new state when the process dies."""
+    checkpoint = scaled(tmp_path)
+    before = sorted(str(path) for path in checkpoint.rglob("*"))
+
+    def crash(copy: Path, number: int) -> None:
+        one_partition(copy, number)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rescale(tmp_path, "q", 1, crash)
+    assert sorted(str(path) for path in checkpoint.rglob("*")) == before
+    open_checkpoint(tmp_path, "q", "journal:1", must_resume=True, delete=delete_now)
+    assert [path.name for path in tmp_path.iterdir()] == ["q"]
+    rescale(tmp_path, "q", 1, one_partition, delete=delete_now)
+    assert last_finished(checkpoint) == 1

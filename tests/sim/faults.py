@@ -55,6 +55,8 @@ class Faults:
                 self.kinds += [self.force, self.kill]
             case Variant.ROLLED_BACK:
                 self.kinds += [self.go_back, self.go_back]
+            case Variant.RESCALED:
+                self.kinds += [self.rescale, self.rescale, self.kill]
         self.gap = self.random.uniform(0.5, 2.5)
         self._flaws()
 
@@ -178,6 +180,14 @@ class Faults:
         if holder is not None:
             self._tell(f"{holder.node} is asked to switch over")
             holder.now_or_later(on.SwitchoverAsked(None, "operator"))
+
+    def rescale(self) -> None:
+        holder, partitions = self.group.holder(), self.random.randint(1, 9)
+        if holder is not None:
+            query = self.random.choice(sorted(holder.plans))
+            self._tell(f"{holder.node} is asked to rescale {query} to {partitions}")
+            self.group.count("queries rescaled")
+            holder.now_or_later(on.RescaleAsked(query, partitions))
 
     def operator_pauses(self) -> None:
         self._tell("an operator pauses failover")

@@ -20,6 +20,7 @@ FILES = {
     Variant.FORCED: "forced_seeds.txt",
     Variant.ROLLED_BACK: "rolled_back_seeds.txt",
     Variant.WARM: "warm_seeds.txt",
+    Variant.RESCALED: "rescaled_seeds.txt",
 }
 PROGRESS_EVERY = 50
 Outcome = tuple[int, Counter[str], str]

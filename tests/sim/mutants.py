@@ -174,7 +174,7 @@ HUNTED = (
         "False",
     ),
     _hunted_warm(11, "deployment", "Deployment._ready", "name in self._halting", "False"),
-    _hunted_warm(4, "deployment", "Deployment._halt_all", "set(self._warm)", "set()"),
+    _hunted_warm(4, "deployment", "Deployment._halt", "self._halting.update(queries)", "pass"),
     _hunted_warm(
         4,
         "role_machine",

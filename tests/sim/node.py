@@ -18,7 +18,7 @@ from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.progress import PeerTiming
 from ha_engine.types import Events, Mark, Record, Role
-from tests.core.surroundings import Checkpoint, Content, Disk
+from tests.core.surroundings import Checkpoint, Content, Disk, RunningQuery
 from tests.core.truth import require
 from tests.core.world import World, plan
 from tests.sim.agenda import Deed
@@ -269,14 +269,22 @@ class SimNode(World):
                 if action.takeover is not None:
                     self.shared[query] = self.disk.checkpoints[query]
                 self._work(query)
-            case do.HaltQuery():
-                halt = partial(super()._perform, action)
+            case do.HaltQuery(query):
+                halt = partial(self._halt, action, self.running(query))
                 self.spark_later(self.random.uniform(0.01, HALTED_WITHIN), halt)
             case do.StartQueryProcess():
                 super()._perform(action)
                 self._attend_soon()
             case _:
                 super()._perform(action)
+
+    def _halt(self, action: do.HaltQuery, running: RunningQuery | None) -> None:
+        """Stop the run that the query process had when it got the command; a later run came after
+        that command."""
+        if self.running(action.query) is running:
+            super()._perform(action)
+        else:
+            self.feed(on.QueryHalted(action.query))
 
     def _append(self, records: tuple[Record, ...]) -> None:
         for record in records:

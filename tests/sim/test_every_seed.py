@@ -65,6 +65,10 @@ WARM_REACH_AT_LEAST = {
     "warm queries restored from a snapshot": 12,
 }
 
+RESCALED_SHARE = 0.1
+"""The share of the seeds that are played with an operator who rescales queries."""
+RESCALED_AT_LEAST = 500
+
 
 def least(of_all: int, seeds: int) -> float:
     """Return the counts that ``seeds`` seeds must reach; few seeds differ more than
@@ -124,6 +128,19 @@ def test_no_history_with_a_warm_query_breaks_a_rule(warm: Result) -> None:
 @pytest.mark.parametrize("what", WARM_REACH_AT_LEAST)
 def test_warm_queries_reach_each_rare_case(what: str, warm: Result, seeds: int) -> None:
     assert warm.counters[what] >= least(WARM_REACH_AT_LEAST[what], seeds), warm.summary
+
+
+@pytest.fixture(scope="module")
+def rescaled(seeds: int) -> Result:
+    numbers = range(1, int(seeds * RESCALED_SHARE) + 1)
+    one = partial(play, variant=Variant.RESCALED)
+    return play_all([*known_seeds(Variant.RESCALED), *numbers], CORES, play=one)
+
+
+@pytest.mark.slow
+def test_no_history_with_rescaled_queries_breaks_a_rule(rescaled: Result, seeds: int) -> None:
+    assert rescaled.failed == [], "\n\n".join(rescaled.stories[:1])
+    assert rescaled.counters["queries rescaled"] >= least(RESCALED_AT_LEAST, seeds)
 
 
 @pytest.fixture(scope="module")

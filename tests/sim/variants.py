@@ -14,3 +14,5 @@ class Variant(Enum):
     """Disks also go back to an earlier image."""
     WARM = "warm"
     """Only the active runs one of the queries, and an operator also forces failovers."""
+    RESCALED = "rescaled"
+    """An operator also changes the number of partitions of the queries' states."""

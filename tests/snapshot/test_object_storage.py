@@ -125,14 +125,15 @@ async def test_each_driver_continues_in_a_folder_of_its_own(site: Site) -> None:
     site.bucket.put(f"a/{QUERY}/a-run/offsets/{BATCHES}", b"a batch that is not finished")
     for marker_of_hadoop in ("state", "state/0/1"):
         site.bucket.put(f"a/{QUERY}/a-run/{marker_of_hadoop}", b"")
-    opened = checkpoints.open(QUERY, lineage(node), 7, must_resume=True)
+    opened = checkpoints.open(QUERY, lineage(node), must_resume=True)
+    checkpoints.offer(QUERY, 7)
     assert site.keys(f"a/{QUERY}") == {
         "ha_engine.stamp",
         *(f"{opened.name}/{one}" for one in ("metadata", "ha_engine.epoch")),
         *(f"{opened.name}/{log}/{n}" for log in ("offsets", "commits") for n in (3, 4)),
         *(f"{opened.name}/state/0/0/{version}.delta" for version in range(1, BATCHES + 1)),
     }
-    again = checkpoints.open(QUERY, lineage(node), 0, must_resume=True)
+    again = checkpoints.open(QUERY, lineage(node), must_resume=True)
     assert again.key != opened.key
     # What an executor of the first driver still writes changes nothing in the second one's folder.
     site.bucket.put(f"{opened.key}/commits/{BATCHES}", b"v1\n{}")
@@ -143,9 +144,9 @@ async def test_each_driver_continues_in_a_folder_of_its_own(site: Site) -> None:
 async def test_folder_of_a_former_driver_is_deleted_by_hadoop_too(site: Site) -> None:
     node, deleted = site.node("a"), list[str]()
     checkpoints = replace(site.checkpoints("a"), delete_folder=deleted.append)
-    opened = checkpoints.open(QUERY, lineage(node), 0, must_resume=True)
+    opened = checkpoints.open(QUERY, lineage(node), must_resume=True)
     assert deleted == [f"{site.bucket.where}/a/{QUERY}/a-run"]
-    checkpoints.open(QUERY, lineage(node), 0, must_resume=True)
+    checkpoints.open(QUERY, lineage(node), must_resume=True)
     assert deleted[1:] == [str(opened)]
 
 
@@ -154,14 +155,14 @@ async def test_state_of_another_lineage_is_not_continued(site: Site) -> None:
     site.node("a")
     checkpoints = site.checkpoints("a")
     with pytest.raises(StateLost):
-        checkpoints.open(QUERY, "other:3", 0, must_resume=True)
-    opened = checkpoints.open(QUERY, "other:3", 0, must_resume=False)
+        checkpoints.open(QUERY, "other:3", must_resume=True)
+    opened = checkpoints.open(QUERY, "other:3", must_resume=False)
     assert site.keys(f"a/{QUERY}") == {"ha_engine.stamp"}
     assert checkpoints.is_whole(QUERY, "other:3")
     assert checkpoints.last_mark(QUERY) is None
     assert not opened.is_dir()
     # Before its first batch, a query continues with empty state.
-    assert not checkpoints.open(QUERY, "other:3", 0, must_resume=True).is_dir()
+    assert not checkpoints.open(QUERY, "other:3", must_resume=True).is_dir()
 
 
 @nightly
@@ -169,7 +170,7 @@ async def test_state_with_a_missing_object_is_not_continued(site: Site) -> None:
     node, checkpoints = site.node("a"), site.checkpoints("a")
     site.bucket.delete([f"a/{QUERY}/a-run/state/0/0/2.delta"])
     with pytest.raises(StateLost):
-        checkpoints.open(QUERY, lineage(node), 0, must_resume=True)
+        checkpoints.open(QUERY, lineage(node), must_resume=True)
 
 
 async def test_disowned_state_is_not_continued(site: Site) -> None:
@@ -195,7 +196,7 @@ async def test_new_active_continues_the_state_that_every_sink_has(site: Site) ->
     checkpoints = site.checkpoints("b")
     assert checkpoints.last_mark(QUERY) == PUBLISHED
     restored = site.present("b").key
-    assert checkpoints.open(QUERY, lineage(new), 3, must_resume=True).key == restored
+    assert checkpoints.open(QUERY, lineage(new), must_resume=True).key == restored
     assert site.keys(f"{restored}/state/0/0") == {f"{n}.delta" for n in range(1, PUBLISHED + 1)}
 
 
@@ -285,7 +286,7 @@ async def test_snapshot_restores_a_whole_node_when_it_starts_again(site: Site) -
     new = site.node("b")
     await new.archive.restore(do.Restore(HISTORY, "a test"))
     # A running query may open its checkpoint between the download and the next start.
-    site.checkpoints("b").open(QUERY, lineage(new), 0, must_resume=True)
+    site.checkpoints("b").open(QUERY, lineage(new), must_resume=True)
     assert site.checkpoints("b").last_mark(QUERY) == BATCHES
     assert finish(new.places, new.checkpoints)
     assert not finish(new.places, new.checkpoints)

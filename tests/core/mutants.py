@@ -631,6 +631,11 @@ MUTANTS = (
         "False",
     ),
     # -- applications ------------------------------------------------------------------------------
+    Mutant(
+        "R35", "deployment", "Deployment._apply_application", "self._halt([version.query])", "pass"
+    ),
+    Mutant("R35", "versions", "Versions.apply", "self._rescale(version, last_mark(name))", "pass"),
+    Mutant("R35", "deployment", "Deployment.process_connected", "*self.versions.rescaled", ""),
     Mutant("R23", "versions", "Versions.apply", "version.reset", ""),
     Mutant(
         "R23",

@@ -6,7 +6,8 @@ lineage and the stream, and has one of these members:
 
 - ``after``: the number of a mark. The answer is the mark that follows, with the offsets.
 - ``skipped``: the number of a mark. The answer says whether its batch reads no rows.
-- neither: the answer is the mark before the query's first batch.
+- neither: the answer is the mark that the question gives with its sequence, such as the one before
+  the query's first batch, with the offsets.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class KafkaMarks:
                 mark, sequence = self._after(question, asker)
             else:
                 mark, sequence = int(question["mark"]), int(question["sequence"])
-            return {"mark": mark, "at": self._ends(question["stream"], sequence, asker)}
+            ends = self._ends(question["stream"], sequence, asker)
+            return {"mark": mark, "sequence": sequence, "at": ends}
         except EngineError as error:
             # The same text as in a traceback of Python, by which ``failure`` knows the error.
             return {"error": f"{type(error).__module__}.{type(error).__name__}: {error}"}

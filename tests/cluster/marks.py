@@ -54,7 +54,8 @@ class Marks:
             if not self._is_open:
                 return None
             ends = self._marks[number]
-        return {"mark": number, "at": {topic: ends[topic] for topic in topics}}
+        at = {topic: ends[topic] for topic in topics}
+        return {"mark": number, "sequence": number, "at": at}
 
 
 @contextmanager

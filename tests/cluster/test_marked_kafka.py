@@ -237,10 +237,8 @@ class Bench:
     def require_marks(self, driver: Driver, query: str) -> None:
         """Require that all sources of each batch read to the same mark, which Spark has logged."""
         for number, sources in driver.offsets(query).items():
-            ends = self.marks[number + 1]
-            wanted = [
-                {"mark": number + 1, "at": {topic: _text(ends[topic])}} for topic in self.topics
-            ]
+            ends, mark = self.marks[number + 1], {"mark": number + 1, "sequence": number + 1}
+            wanted = [mark | {"at": {topic: _text(ends[topic])}} for topic in self.topics]
             assert [json.loads(one) for one in sources] == wanted
 
 

@@ -56,17 +56,26 @@ def test_start_and_next_mark_have_the_offsets_at_their_records(
     node: LocalNode, marks: KafkaMarks
 ) -> None:
     node.log_ends[0] = '{"t": {"0": 5}}'
-    assert answer(asking(marks)) == {"mark": 0, "at": {"t": {"0": 5}}}
+    assert answer(asking(marks)) == {"mark": 0, "sequence": 0, "at": {"t": {"0": 5}}}
     waiting = asking(marks, after=0)
-    node.log_ends[node.journal.last.sequence] = '{"t": {"0": 9}}'
+    sequence = node.journal.last.sequence
+    node.log_ends[sequence] = '{"t": {"0": 9}}'
     node.mark("q")
-    assert answer(waiting) == {"mark": 1, "at": {"t": {"0": 9}}}
+    assert answer(waiting) == {"mark": 1, "sequence": sequence, "at": {"t": {"0": 9}}}
 
 
 def test_question_waits_until_the_log_has_begun(node: LocalNode, marks: KafkaMarks) -> None:
     waiting = asking(marks)
     node.log_ends[0] = '{"t": {}}'
-    assert answer(waiting) == {"mark": 0, "at": {"t": {}}}
+    assert answer(waiting) == {"mark": 0, "sequence": 0, "at": {"t": {}}}
+
+
+def test_mark_of_the_journal_is_completed_with_its_offsets(
+    node: LocalNode, marks: KafkaMarks
+) -> None:
+    node.log_ends[17] = '{"t": {"0": 5}}'
+    completed = {"mark": 4, "sequence": 17, "at": {"t": {"0": 5}}}
+    assert answer(asking(marks, mark=4, sequence=17)) == completed
 
 
 def test_skipped_batch_is_told(node: LocalNode, marks: KafkaMarks) -> None:

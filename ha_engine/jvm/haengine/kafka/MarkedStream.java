@@ -50,9 +50,10 @@ final class MarkedStream implements MicroBatchStream, SupportsTriggerAvailableNo
     throw new UnsupportedOperationException("Spark asks with the offset where the batch starts");
   }
 
+  /** An offset in Spark's log, which is one of the journal where the stream had no topic yet. */
   @Override
   public Offset deserializeOffset(String json) {
-    return MarkOffset.of(json, kafka);
+    return MarkOffset.of(marks.complete(json), kafka);
   }
 
   @Override

@@ -46,6 +46,18 @@ final class Marks {
     return answer(request);
   }
 
+  /** The offset {@code text} of a mark, with the offsets of Kafka that it may lack. */
+  String complete(String text) {
+    JsonNode offset = MarkOffset.parsed(text);
+    if (offset.has("at") || !MarkOffset.isMark(offset)) {
+      return text;
+    }
+    ObjectNode question = request.deepCopy();
+    question.set("mark", offset.get("mark"));
+    question.set("sequence", offset.get("sequence"));
+    return answer(question);
+  }
+
   /** The mark that follows {@code mark}; blocks until there is one. */
   String after(long mark) {
     return answer(request.deepCopy().put("after", mark));

@@ -127,7 +127,7 @@ class Node:
         self.lease_store = lease_store_of(config)
         parts = self.core, self.journal, self.writer, self.outbox, self.data.base
         self.snapshots = snapshot_service_of(config, self.application, *parts)
-        self.intake = Intake(self.gate, self.logs.places)
+        self.intake = Intake(self.gate, self.logs.refusing)
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
         own_files = OWN_FILES + (CONNECTIONS_MAX if config.execution.on_cluster else 0)
         connections = connection_limits(config.http, config.ingest, own_files)

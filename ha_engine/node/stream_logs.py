@@ -27,7 +27,8 @@ RETENTION_SECONDS = 30.0
 class StreamLogs:
     """The logs of an application's streams, without a connection until the first question.
 
-    ``places`` says for people where each is. ``headroom`` has each stream's room in its topic, when
+    ``places`` says for people where each is, and ``refusing`` where each is whose stream takes no
+    events on a node. ``headroom`` has each stream's room in its topic, when
     the brokers last answered. ``first`` is the first record that the journal keeps. The constructor
     raises ConfigError.
     """
@@ -41,6 +42,7 @@ class StreamLogs:
             if stream.log is not None
         }
         self.places = {name: one.where for name, one in options.items()}
+        self.refusing = {name: one.where for name, one in options.items() if not one.journal}
         self.headroom: dict[str, LogHeadroom] = {}
         self._history, self._first = history, first
         self._options: dict[str, KafkaLogOptions] = options

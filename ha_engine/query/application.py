@@ -105,6 +105,11 @@ class StreamSpec:
         return self.log is not None and bool(self.log.options.get("deduplicate"))
 
     @property
+    def is_in_both(self) -> bool:
+        """Whether the stream has events in the journal besides those in the log."""
+        return self.log is not None and bool(self.log.options.get("journal"))
+
+    @property
     def pulled(self) -> tuple[SourceSpec, ...]:
         """The sources, and the log, which the active reads like a source."""
         return self.sources if self.log is None else (*self.sources, self.log)
@@ -124,6 +129,7 @@ class StreamSpec:
     def digest(self) -> str:
         log = [] if self.log is None else [self.log.type, str(self.log.options["topic"])]
         log += ["deduplicate"] if self.drops_duplicates else []
+        log += ["journal"] if self.is_in_both else []
         return _digest(self.spark_schema, _mark_text(self.watermark), *log)
 
 

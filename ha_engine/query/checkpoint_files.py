@@ -43,7 +43,7 @@ def last_finished(checkpoint: CheckpointPath) -> int | None:
 
 def finished_batches(checkpoint: CheckpointPath) -> Iterator[int]:
     """Spark's numbers of the finished batches that the checkpoint still names."""
-    return _numbers(checkpoint / "commits")
+    return batches_of(checkpoint / "commits")
 
 
 def copy_as_of(
@@ -77,7 +77,7 @@ def files_as_of(
     for log in LOGS:
         # Spark also reads the files of the batch before the last batch.
         yield from (
-            checkpoint / log / str(n) for n in _numbers(checkpoint / log) if _near(n, batch)
+            checkpoint / log / str(n) for n in batches_of(checkpoint / log) if _near(n, batch)
         )
     for directory, names in _directories(checkpoint / "state"):
         chains = list(_chains(directory, names, batch + 1))
@@ -169,7 +169,7 @@ def _walk(state: AnyPath) -> Iterator[tuple[AnyPath, list[str]]]:
     return ((Path(directory), names) for directory, _, names in os.walk(state))
 
 
-def _numbers(log: CheckpointPath) -> Iterator[int]:
+def batches_of(log: CheckpointPath) -> Iterator[int]:
     if log.is_dir():
         yield from (int(entry.name) for entry in log.iterdir() if entry.name.isdecimal())
 

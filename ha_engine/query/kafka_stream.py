@@ -26,10 +26,6 @@ OBSERVED = "invalid records of "
 _UNDECODABLE = "_ha_engine_undecodable"
 IDENTITY = "_ha_engine_identity"
 _HEADERS = ("ha-producer", "ha-sequence", "ha-row")
-_SYSTEM = {
-    "_received_at": "timestamp AS _received_at",
-    "_event_id": "concat(partition, '-', offset) AS _event_id",
-}
 
 
 def kafka_frame(
@@ -63,8 +59,9 @@ def kafka_frame(
     # condition below it. So each problem is noticed, and no value is decoded twice.
     events = events.observe(f"{OBSERVED}{stream.name}", *_observed()).where("problem IS NULL")
     columns = [f"event.`{column.name}`" for column in stream.columns]
-    columns += [_SYSTEM[name] for name in stream.system_columns]
-    columns += [f"{_identity()} AS {IDENTITY}"] if stream.drops_duplicates else []
+    system = {"_received_at": "timestamp", "_event_id": _event_id(stream)}
+    columns += [f"{system[name]} AS {name}" for name in stream.system_columns]
+    columns += [f"{_identity(stream)} AS {IDENTITY}"] if stream.drops_duplicates else []
     return events.selectExpr(*columns)
 
 
@@ -73,12 +70,19 @@ def without_duplicates(frame: DataFrame) -> DataFrame:
     return frame.dropDuplicatesWithinWatermark([IDENTITY]).drop(IDENTITY)
 
 
-def _identity() -> str:
+def _event_id(stream: StreamSpec) -> str:
+    """The expression of the place of a record. An event of the journal has an id of two numbers
+    too, so the id of a record has the topic if the stream has both."""
+    topic = "topic, '-', " if stream.is_in_both else ""
+    return f"concat({topic}partition, '-', offset)"
+
+
+def _identity(stream: StreamSpec) -> str:
     """The expression of what identifies an event: producer, sequence and row as a receiver writes
     them, or else the place of the record."""
     found = (f"get(filter(headers, h -> h.key = '{name}'), 0).value" for name in _HEADERS)
     texts = ", '/', ".join(f"CAST({value} AS STRING)" for value in found)
-    return f"coalesce(concat({texts}), concat(partition, '-', offset))"
+    return f"coalesce(concat({texts}), {_event_id(stream)})"
 
 
 def _observed() -> list[Column]:

@@ -20,6 +20,9 @@ class Objects(Protocol):
     def read(self, key: str) -> bytes | None:
         """The content of an object, or None if there is no such object."""
 
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object, in place of one with this key."""
+
     def sizes(self, folder: str) -> dict[str, int]:
         """The size of each object in a folder and below it, by its key."""
 
@@ -113,6 +116,9 @@ class ObjectPath:
         if (content := self.objects.read(self.key)) is None:
             raise FileNotFoundError(2, "there is no such object", str(self))
         return content
+
+    def write_bytes(self, content: bytes) -> None:
+        self.objects.put(self.key, content)
 
     def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         return self.read_bytes().decode(encoding, errors)

@@ -9,7 +9,10 @@ import json
 from collections.abc import Iterator
 
 from ha_engine.errors import QueryProcessFailed
-from ha_engine.query.object_path import CheckpointPath
+from ha_engine.query.checkpoint_files import batches_of
+from ha_engine.query.object_path import CheckpointPath, ObjectPath
+from ha_engine.system.disk import disk
+from ha_engine.system.files import replace_file
 
 _NO_OFFSET = "-"
 _HEADING_LINES = 2  # the version of the log's format, and Spark's metadata of the batch
@@ -46,6 +49,36 @@ def unfinished_mark(checkpoint: CheckpointPath) -> int:
     return max(_marks(checkpoint / "offsets" / str(started)), default=0)
 
 
+def add_sources(checkpoint: CheckpointPath, sources: int) -> None:
+    """Give the offset log as many sources as the query has, before Spark reads the log.
+
+    Spark requires one offset for each source, in the order of the sources. All sources of a batch
+    are at one mark, and each source understands an offset with the number and the sequence of the
+    mark. So a source that the query did not have continues at the mark of the others.
+
+    Spark itself refuses a query that has lost a source. Raises DiskFailed.
+    """
+    newest = sorted(batches_of(checkpoint / "offsets"))[-2:]  # Spark reads no older ones
+    for number in newest:
+        log = checkpoint / "offsets" / str(number)
+        *heading, last = log.read_text(encoding="utf-8").splitlines()
+        if len(heading) + 1 - _HEADING_LINES < sources:
+            mark = json.loads(last)
+            offset = json.dumps({"mark": mark["mark"], "sequence": mark["sequence"]})
+            lines = [*heading[:_HEADING_LINES], *[offset] * sources]
+            _replace(log, "\n".join(lines).encode())
+
+
+def _replace(log: CheckpointPath, content: bytes) -> None:
+    if isinstance(log, ObjectPath):
+        log.write_bytes(content)
+        return
+    with disk(log.parent):
+        log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
+        # A snapshot may have a link to the file, so that it must not be written in place.
+        replace_file(log, [content])
+
+
 def mark_of(offset: str | None) -> int:
     """The mark in an offset that Spark wrote; 0 if there is no offset."""
     return int(json.loads(offset)["mark"]) if offset else 0
@@ -58,9 +91,4 @@ def _marks(log: CheckpointPath) -> Iterator[int]:
 
 
 def _last(directory: CheckpointPath) -> int | None:
-    try:
-        return max(
-            (int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=None
-        )
-    except FileNotFoundError:
-        return None
+    return max(batches_of(directory), default=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -46,11 +46,16 @@ Options = Callable[[StreamSpec], SourceOptions]
 
 @dataclass(frozen=True, slots=True)
 class PlannedQuery:
-    """A checked query, which may start. ``schema`` is the Arrow schema of the query's batches."""
+    """A checked query, which may start.
+
+    ``schema`` is the Arrow schema of the query's batches. ``gets_sources`` says whether the query
+    may have more sources than its checkpoint, since a stream is in the journal and in a topic.
+    """
 
     spec: QuerySpec
     frame: DataFrame
     schema: pa.Schema
+    gets_sources: bool
 
 
 def plan_query(
@@ -76,7 +81,14 @@ def plan_query(
     if spec.deterministic:
         refuse_non_deterministic(spec.name, frame)
     refuse_unsupported(spec.name, frame, spec.output_mode)
-    return PlannedQuery(spec, frame, _arrow_schema(spec.name, frame))
+    gets_sources = any(application.streams[name].is_in_both for name in spec.streams)
+    return PlannedQuery(spec, frame, _arrow_schema(spec.name, frame), gets_sources)
+
+
+def sources_of(frame: DataFrame) -> int:
+    """The number of sources that Spark counts in ``frame``, which may have a stream twice."""
+    nodes = (str(node.getClass().getSimpleName()) for node in plan_nodes(analyzed(frame)))
+    return sum(name == "StreamingRelationV2" for name in nodes)
 
 
 def _stream_frame(
@@ -89,14 +101,24 @@ def _stream_frame(
     if stream.log is not None and logs is not None:
         logs.serve()
         frame = kafka_frame(spark, stream, application.directory, options(stream), logs.socket)
+        if stream.is_in_both:
+            frame = _journal_frame(spark, stream, options).union(frame)
     else:
-        reader = spark.readStream.format(FORMAT).schema(stream.spark_schema)
-        frame = reader.options(**options(stream).to_text()).load()
-        if stream.drops_duplicates:
-            frame = frame.selectExpr("*", f"'' AS {IDENTITY}")
+        frame = _journal_frame(spark, stream, options)
     if stream.watermark is not None:
         frame = frame.withWatermark(stream.watermark.column, stream.watermark.delay)
     return without_duplicates(frame) if stream.drops_duplicates else frame
+
+
+def _journal_frame(spark: SparkSession, stream: StreamSpec, options: Options) -> DataFrame:
+    """The frame of the stream's events in the journal, with the columns of ``kafka_frame``."""
+    reader = spark.readStream.format(FORMAT).options(**options(stream).to_text())
+    if not stream.drops_duplicates:
+        return reader.schema(stream.spark_schema).load()
+    names = [f"`{column.name}`" for column in stream.columns] + list(stream.system_columns)
+    system = tuple(dict.fromkeys([*stream.system_columns, "_event_id"]))
+    frame = reader.schema(replace(stream, system_columns=system).spark_schema).load()
+    return frame.selectExpr(*names, f"_event_id AS {IDENTITY}")
 
 
 def _frame(spark: SparkSession, spec: QuerySpec, streams: dict[str, DataFrame]) -> DataFrame:

@@ -33,10 +33,10 @@ from ha_engine.query.jvm import Jvm
 from ha_engine.query.kafka_marks import KafkaMarks
 from ha_engine.query.link import NodeLink, Superseded
 from ha_engine.query.object_path import CheckpointPath
-from ha_engine.query.offsets import unfinished_mark
+from ha_engine.query.offsets import add_sources, unfinished_mark
 from ha_engine.query.outbox_writer import OutboxPlace, OutboxWriter, clear_pending
 from ha_engine.query.parent_watchdog import ProcessId
-from ha_engine.query.plan import PlannedQuery, plan_query
+from ha_engine.query.plan import PlannedQuery, plan_query, sources_of
 from ha_engine.query.reports import Reports
 from ha_engine.query.source_reader import SourceOptions
 from ha_engine.query.state_partitions import (
@@ -165,6 +165,8 @@ class QueryRunner:
             planned.spec.deterministic,
         )
         clear_pending(place)
+        if planned.gets_sources:
+            add_sources(checkpoint, sources_of(planned.frame))
         buckets = (
             BucketWriter(self._link, command.query, command.epoch) if command.buckets else None
         )

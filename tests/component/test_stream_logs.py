@@ -42,3 +42,17 @@ def test_node_continues_while_no_broker_answers(
         watch.cancel()
 
     asyncio.run(watched())
+
+
+def test_stream_that_is_in_both_places_refuses_no_events(tmp_path: Path) -> None:
+    log = {"type": "kafka", "brokers": ["127.0.0.1:1"], "topic": "t"}
+    streams = {
+        name: {"schema": {"id": "int"}, "log": log | {"journal": both}}
+        for name, both in (("moving", True), ("moved", False))
+    }
+    queries = {name: {"sql": f"SELECT id FROM {name}"} for name in streams}
+    tree = {"name": "a", "streams": streams, "queries": queries}
+    (tmp_path / "app.yaml").write_text(json.dumps(tree))
+    logs = StreamLogs(load_application(tmp_path / "app.yaml"), LogHistory(), lambda: 1)
+    assert list(logs.refusing) == ["moved"]
+    assert list(logs.places) == ["moving", "moved"]

@@ -38,6 +38,7 @@ class Seen:
     progress: list[tuple[str, pb.QueryProgress]] = field(default_factory=list)
     digests: dict[tuple[str, int], str] = field(default_factory=dict)
     attended: list[str] = field(default_factory=list)
+    halted: list[str] = field(default_factory=list)
     verdicts: list[tuple[str, int, Admission]] = field(default_factory=list)
 
 
@@ -224,6 +225,8 @@ class LocalNode(rpc.LocalServicer):
                 self.seen.progress.append((request.query, request.progress))
             case "failed":
                 self.seen.failed[request.query] = request.failed
+            case "halted":
+                self.seen.halted.append(request.query)
         return pb.ReportQueryReply()
 
     def ReportExecutors(  # noqa: N802

@@ -267,6 +267,7 @@ def test_reading_an_application_needs_no_spark() -> None:
 # -- logs ------------------------------------------------------------------------------------------
 
 LOG = "    log: {type: kafka, brokers: [b:9092], topic: departures}\n"
+IN_BOTH = LOG.replace("}", ", journal: true}")
 AT = "    watermark: {column: event_time, delay: 10m}\n"
 
 
@@ -279,6 +280,13 @@ def test_events_of_a_stream_may_stay_in_kafka(tmp_path: Path) -> None:
     assert logged.digest != plain.digest
     # Spark cannot continue the checkpoint, so the application must say what happens to the state.
     assert logged.queries["late"].digest != plain.queries["late"].digest
+
+
+def test_stream_in_both_places_is_another_one_to_its_queries(tmp_path: Path) -> None:
+    both = load_application(write(tmp_path, GOOD.replace(AT, AT + IN_BOTH)))
+    logged = load_application(write(tmp_path, GOOD.replace(AT, AT + LOG)))
+    assert [one.streams["departures"].is_in_both for one in (both, logged)] == [True, False]
+    assert both.queries["late"].digest != logged.queries["late"].digest
 
 
 @pytest.mark.parametrize(

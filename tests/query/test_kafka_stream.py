@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
+from ha_engine.outbox import Admission
 from ha_engine.query.application import load_application
 from ha_engine.v1 import local_pb2 as pb
 from tests.connectors.kafka_broker import KafkaCluster, admin, mortal_kafka, new_topic
@@ -142,6 +144,62 @@ def bench() -> Iterator[Bench]:
     }
     with running(lambda cluster: streams | secured(cluster)) as found:
         yield found
+
+
+def definition(log: dict[str, Any] | None) -> dict[str, Any]:
+    """An application whose query counts and adds all events of its stream."""
+    stream: dict[str, Any] = {"schema": {"id": "int not null"}, "system_columns": ["_event_id"]}
+    stream |= {"log": log} if log else {}
+    sql = "SELECT count(*) AS n, sum(id) AS s, max(_event_id) AS last FROM moved"
+    query = {"sql": sql, "output_mode": "complete"}
+    return {"name": "test", "streams": {"moved": stream}, "queries": {"moved": query}}
+
+
+def test_stream_that_gets_a_topic_keeps_the_state_of_its_query_and_every_event() -> None:
+    with running(lambda cluster: {"moved": {"schema": {"id": "int not null"}}}) as bench:
+        node, file = bench.node, bench.node.directory / "application.yaml"
+        topic = bench.topics["moved"]
+        kafka = {"type": "kafka", "brokers": bench.cluster.brokers, "topic": topic}
+
+        def start(log: dict[str, Any] | None) -> None:
+            file.write_text(json.dumps(definition(log)))
+            run = run_command(load_application(file).queries["moved"])
+            node.command(pb.QueryCommand(run=run))
+
+        def append(*numbers: int) -> None:
+            stream = load_application(file).streams["moved"]
+            node.append(stream, [{"id": number} for number in numbers])
+
+        start(None)
+        append(1, 2)
+        bench.mark("moved", 0, 0)
+        assert bench.rows("moved", 1) == [(2, 3, ANY)]
+        append(3)
+        bench.mark("moved", 0, 0)
+        assert bench.rows("moved", 2) == [(3, 6, ANY)]
+        wait_until(lambda: len(node.seen.progress) == 2, within=60)
+        node.command(pb.QueryCommand(halt=pb.HaltQuery(query="moved")))
+        wait_until(lambda: node.seen.halted, within=60)
+        # As a crash between the output of batch 2 and its commit leaves the checkpoint.
+        for name in ("1", ".1.crc"):
+            (node.checkpoints / "moved" / "commits" / name).unlink(missing_ok=True)
+        start(kafka | {"journal": True})
+        append(4)
+        bench.put("moved", *numbers(10, 1))
+        bench.mark("moved", 1, 0)
+        assert bench.rows("moved", 3) == [(5, 20, f"{topic}-0-0")]
+        repeated = [verdict for _, number, verdict in node.seen.verdicts if number == 2]
+        assert repeated[0] is Admission.ADMITTED
+        assert repeated[-1] is Admission.DONE
+        # The offsets of the topic are in the checkpoint from here on.
+        node.command(pb.QueryCommand(halt=pb.HaltQuery(query="moved")))
+        start(kafka | {"journal": True})
+        bench.put("moved", *numbers(20, 1), partition=1)
+        append(5)
+        bench.mark("moved", 1, 1)
+        assert bench.rows("moved", 4) == [(7, 45, f"{topic}-1-0")]
+        start(kafka)
+        assert "There are [2] sources in the checkpoint offsets" in node.failure("moved").reason
 
 
 VALID = {

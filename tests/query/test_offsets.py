@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ha_engine.query.offsets import SourcesDisagree, mark_of_batch, unfinished_mark
+from ha_engine.query.offsets import (
+    SourcesDisagree,
+    add_sources,
+    mark_of_batch,
+    unfinished_mark,
+)
 from ha_engine.query.source_reader import split
 
 
@@ -43,6 +50,28 @@ def test_batch_in_flight_is_the_one_started_and_not_finished(tmp_path: Path) -> 
     assert unfinished_mark(tmp_path) == 8
     (tmp_path / "commits" / "10").write_text("v1\n{}")
     assert unfinished_mark(tmp_path) == 0
+
+
+def test_source_that_a_query_gets_continues_at_the_mark_of_the_others(tmp_path: Path) -> None:
+    write_offsets(tmp_path, 9, '{"mark":7,"sequence":90}')
+    write_offsets(tmp_path, 10, '{"mark":8,"sequence":95,"at":{"t":{"0":3}}}')
+    kept = tmp_path / "snapshot"
+    kept.hardlink_to(tmp_path / "offsets" / "10")
+    (tmp_path / "offsets" / ".10.crc").write_text("of the former bytes")
+    add_sources(tmp_path, 2)
+    assert lines(tmp_path / "offsets" / "9")[2:] == [{"mark": 7, "sequence": 90}] * 2
+    assert lines(tmp_path / "offsets" / "10")[2:] == [{"mark": 8, "sequence": 95}] * 2
+    assert lines(tmp_path / "offsets" / "10")[1] == {"batchWatermarkMs": 0}
+    assert len(lines(kept)) == 3
+    assert not (tmp_path / "offsets" / ".10.crc").exists()
+    before = (tmp_path / "offsets" / "10").stat().st_ino
+    add_sources(tmp_path, 2)
+    assert (tmp_path / "offsets" / "10").stat().st_ino == before
+
+
+def lines(log: Path) -> list[Any]:
+    version, *others = log.read_text().splitlines()
+    return [version, *map(json.loads, others)]
 
 
 def test_a_range_is_split_without_gap_or_overlap() -> None:

@@ -43,7 +43,8 @@ class KafkaLogOptions(ClusterOptions):
     ``partition_by`` are the columns whose values are the key of a record that a receiver writes.
     Records with equal keys are in one partition, in order. ``invalid`` says whether a record that
     is no event of the stream fails the query or is skipped. With ``deduplicate``, queries drop the
-    events that a receiver has stored twice.
+    events that a receiver has stored twice. With ``journal``, nodes take events too, and keep them
+    in the journal, so that a stream can move without losing the state of its queries.
 
     Spark's reader is another client than librdkafka, so ``client`` has no settings for both.
     """
@@ -51,6 +52,7 @@ class KafkaLogOptions(ClusterOptions):
     partition_by: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     invalid: Literal["fail", "skip"] = "fail"
     deduplicate: bool = False
+    journal: bool = False
 
     @model_validator(mode="after")
     def _is_for_both_clients(self) -> KafkaLogOptions:

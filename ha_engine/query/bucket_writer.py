@@ -41,6 +41,9 @@ class BucketWriter:
         place = self.place()
         divided = _once(frame.repartition(place.buckets, *_hashed(frame.schema, place.key)))
         sizes = _sizes(divided)
+        # The tasks have read the batch. The node now compares the topics with the journal again,
+        # since one that changed meanwhile has given other rows.
+        place = self.place()
         tasks = divided.mapInArrow(partial(write_partition, place, number, sizes), OUTCOME_DDL)
         outcomes = tasks.toArrow().to_pylist()
         errors = [error for outcome in outcomes if (error := error_of(place, outcome))]

@@ -56,6 +56,8 @@ class LocalNode(rpc.LocalServicer):
         self.skipped: set[tuple[str, int]] = set()
         # By query and epoch, where tasks write the buckets of the query's sink.
         self.buckets: dict[tuple[str, int], pb.LocateBucketsReply] = {}
+        # After so many answers, the log of a stream is another one.
+        self.buckets_located_max: int | None = None
         # By sequence, where the log of a stream ends there.
         self.log_ends: dict[int, str] = {}
         # The journal begins after this mark of each query.
@@ -193,7 +195,12 @@ class LocalNode(rpc.LocalServicer):
         self, request: pb.LocateBucketsRequest, context: grpc.ServicerContext
     ) -> pb.LocateBucketsReply:
         self._known(request.incarnation, context)
-        return self.buckets.get((request.query, request.epoch), pb.LocateBucketsReply(pending=True))
+        if self.buckets_located_max == 0:
+            context.abort(grpc.StatusCode.ABORTED, "the topic is another one")
+        place = self.buckets.get((request.query, request.epoch))
+        if place is not None and self.buckets_located_max is not None:
+            self.buckets_located_max -= 1
+        return place or pb.LocateBucketsReply(pending=True)
 
     def AdmitBatch(  # noqa: N802
         self, request: pb.AdmitBatchRequest, context: grpc.ServicerContext

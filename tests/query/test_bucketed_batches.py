@@ -253,3 +253,17 @@ def test_row_without_a_key_is_divided_by_the_columns_that_spark_hashes() -> None
     assert _hashed(schema, ("a",)) == ["`a`"]
     with pytest.raises(SinkRefused):
         _hashed(schema, ("m",))
+
+
+def test_a_batch_is_not_written_if_a_topic_changed_while_its_tasks_read(
+    node: LocalNode, application: Applications, runner: Runners, database_url: str
+) -> None:
+    app = application(COUNTS)
+    spec = app.queries["counts"]
+    node.buckets_located_max = 1
+    begun(node, database_url, spec, runner(app))
+    node.append(app.streams["events"], [event("a")])
+    node.mark("counts")
+    wait_until(lambda: node.seen.failed, within=120)
+    assert "another one" in node.seen.failed["counts"].reason
+    assert counts(database_url) == []

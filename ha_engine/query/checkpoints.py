@@ -142,8 +142,8 @@ def rescale(
     """Give the state of an open checkpoint ``number`` partitions, if it has another number.
 
     ``repartition`` changes a copy of the checkpoint, so a crash leaves either the former number or
-    the new one. Raises StateLost if a file of the state is missing. Raises DiskFailed, and what
-    ``repartition`` raises.
+    the new one. Raises CheckpointIncomplete if a file of the state is missing. The query's next
+    start then sets the checkpoint aside. Raises DiskFailed, and what ``repartition`` raises.
     """
     directory = root / query
 
@@ -159,9 +159,9 @@ def rescale(
             return
         try:
             _renew(directory, change)
-        except CheckpointIncomplete as error:
+        except CheckpointIncomplete:
             disown(directory)
-            raise StateLost(LOST) from error
+            raise
         delete(sorted(root.glob(f"{query}{_ASIDE}*")))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ha_engine.errors import DiskFailed, StateLost
+from ha_engine.errors import CheckpointIncomplete, DiskFailed, StateLost
 from ha_engine.query.checkpoint_files import last_finished
 from ha_engine.query.checkpoints import (
     carry_on,
@@ -394,3 +394,13 @@ def test_crash_while_the_state_is_rescaled_leaves_the_former_checkpoint(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["q"]
     rescale(tmp_path, "q", 1, one_partition, delete=delete_now)
     assert last_finished(checkpoint) == 1
+
+
+def test_state_that_lacks_a_file_is_not_rescaled_and_not_used_again(tmp_path: Path) -> None:
+    checkpoint = scaled(tmp_path)
+    (checkpoint / "state" / "0" / "1" / "1.delta").rename(
+        checkpoint / "state" / "0" / "1" / "9.delta"
+    )
+    with pytest.raises(CheckpointIncomplete):
+        rescale(tmp_path, "q", 1, one_partition)
+    assert not is_used_again(tmp_path, boot_id())

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ha_engine.query.application import StreamApplication
-from ha_engine.query.checkpoint_files import copy_as_of, last_finished
-from ha_engine.query.checkpoints import stamp_restored
-from ha_engine.query.offsets import mark_of_batch, partitions_of_batch
+from ha_engine.query.checkpoint_files import last_finished
+from ha_engine.query.offsets import partitions_of_batch
 from ha_engine.query.runner import QueryRunner
+from ha_engine.query.state_partitions import Partitions, RescaleDue, partitions_after
+from ha_engine.v1 import local_pb2 as pb
 from tests.query.local_node import LocalNode, run_command
 from tests.waiting import wait_until
 
@@ -53,14 +53,6 @@ def rocksdb(spark: Any) -> Iterator[None]:
     spark.conf.set(key, former)
 
 
-def feed(node: LocalNode, app: StreamApplication, number: int, query: str) -> None:
-    """Send one event of each key, an hour after those before."""
-    at = START + timedelta(hours=number)
-    rows = [{"at": at, "key": f"k{key}", "value": number} for key in range(KEYS)]
-    node.append(app.streams["events"], rows)
-    node.mark(query)
-
-
 def partitions_of(node: LocalNode, query: str) -> int:
     checkpoint = node.checkpoints / query
     finished = last_finished(checkpoint)
@@ -94,46 +86,34 @@ def test_running_queries_are_rescaled_twice_and_lose_no_state(
     assert not node.seen.failed
 
 
-def test_copy_from_before_a_rescale_gives_the_same_rows(
+def test_rescaled_join_keeps_the_state_of_both_sides(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:
-    """A node that restores an older snapshot runs each batch with the number that it had."""
     app = application(JOIN)
     events, others = app.streams["events"], app.streams["others"]
-    query, changes = "join", [(0, 2), (4, 5)]
-
-    def pair(number: int) -> None:
-        """The weights of a batch's events arrive one batch later."""
+    runner(app).run(run_command(app.queries["join"], partitions=[(0, 2), (4, 5)]))
+    keys = [f"k{key}" for key in range(KEYS)]
+    for number in range(1, 7):
+        # The weights of a batch's events arrive one batch later.
         at, before = (START + timedelta(minutes=n) for n in (number, number - 1))
-        keys = [f"k{key}" for key in range(KEYS)]
         node.append(events, [{"at": at, "key": key, "value": number} for key in keys])
         node.append(others, [{"at": before, "key": key, "weight": 0.5} for key in keys])
-        node.mark(query)
-
-    running = runner(app)
-    running.run(run_command(app.queries[query], partitions=changes))
-    for number in range(1, 4):
-        pair(number)
-        node.admitted(query, number)
-    checkpoint, copy = node.checkpoints / query, node.directory / "copy"
-    wait_until(lambda: done(checkpoint) == 3)
-    copy_as_of(checkpoint, last_finished(checkpoint) or 0, copy)
-    for number in range(4, 7):
-        pair(number)
-        assert node.admitted(query, number).num_rows == KEYS
-    running.halt(query)
-    before = node.outputs(query)
-    checkpoint.rename(node.directory / "former")
-    stamp_restored(copy, "s")
-    copy.rename(checkpoint)
-    running.run(run_command(app.queries[query], partitions=changes))
-    wait_until(lambda: done(checkpoint) == 6)
-    assert partitions_of(node, query) == 5
-    assert node.outputs(query) == before
+        node.mark("join")
+        assert node.admitted("join", number).num_rows == (KEYS if number > 1 else 0)
     assert not node.seen.failed
 
 
-def done(checkpoint: Path) -> int:
-    """The mark of the last finished batch."""
-    finished = last_finished(checkpoint)
-    return 0 if finished is None else mark_of_batch(checkpoint, finished)
+def test_each_batch_gets_the_number_of_the_newest_change_before_it() -> None:
+    """A replay, or a node with an older snapshot, runs each batch with the number that it had."""
+    changes = [pb.StatePartitions(after=after, number=n) for after, n in [(2, 8), (4, 3)]]
+    found = [partitions_after(mark, changes) for mark in (0, 2, 3, 4, 9)]
+    assert found == [
+        Partitions(None, 2),
+        Partitions(8, 4),
+        Partitions(8, 4),
+        Partitions(3, None),
+        Partitions(3, None),
+    ]
+    found[0].require(2)
+    with pytest.raises(RescaleDue):
+        found[0].require(3)

@@ -53,7 +53,7 @@ LOOK_SECONDS = 0.02
 
 EXECUTORS = (1, 2, 4)
 GROWTH_MIN = {2: 1.9, 4: 3.5}
-WAITING_ROWS, ROW_MS, READERS = 20_000, 1.0, 8
+WAITING_ROWS, ROW_MS, READERS = 20_000, 2.0, 8
 WAITING = """
 import time
 from collections.abc import Iterator

@@ -149,7 +149,7 @@ def test_one_executor_too_few_is_a_warning(cluster: Cluster, tmp_path: Path) -> 
 def test_another_secret_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     found = findings(tmp_path, cluster, secret="a-secret-of-nobody")
     assert found["accepted"]["state"] == "failed"
-    assert "execution.secret" in found["accepted"]["remedy"]
+    assert "execution.secret" in found["accepted"]["remedy"], found["accepted"]
     assert found["executors"]["state"] == "skipped"
 
 

@@ -60,14 +60,14 @@ def warm(broker: S3Broker, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterat
 def test_warm_queries_continue_on_object_storage_after_the_active_was_killed(
     warm: Flights, broker: S3Broker
 ) -> None:
-    warm.send(4_000)
+    warm.send(20_000)
     warm.require_equal()
     pair = warm.pair
     first = pair.active()
     assert first is not None
     second = pair.other(first)
     first.kill_everything()
-    warm.send(2_000)
+    warm.send(10_000)
     warm.require_equal()
     assert CONTINUED in second.log_text()
     snapshot_now(second)
@@ -75,7 +75,7 @@ def test_warm_queries_continue_on_object_storage_after_the_active_was_killed(
     pair.wait_protected()
     assert second.http.post("/v1/switchover").is_success
     wait_until(lambda: pair.active() is first, within=SPARK_SECONDS)
-    warm.send(2_000)
+    warm.send(5_000)
     warm.require_equal()
     assert CONTINUED in first.log_text()
     # Of the folders of former drivers nothing is left, also of what Hadoop wrote there.

@@ -185,8 +185,8 @@ def test_deleted_records_and_another_topic_are_refused(brokers: list[str]) -> No
         log.read(MANY, 0.2)
 
 
-def test_log_with_another_history_is_refused(brokers: list[str]) -> None:
-    """The leader knows no epoch 7, so other records than before are in front of the offset."""
+def test_an_answer_of_a_former_leader_says_nothing_about_the_log(brokers: list[str]) -> None:
+    """The journal has seen a leader of epoch 7, so one of epoch 0 is no longer the leader."""
     topic = new_topic(brokers, partitions=2)
     Writer(brokers, topic).put(numbers(0, 5), partition=1)
     log = opened(brokers, topic)
@@ -197,14 +197,14 @@ def test_log_with_another_history_is_refused(brokers: list[str]) -> None:
     identity.require(offset)
     other = Positions.parse(offset)
     other.epochs[1] = 7
-    changed = r"partition 1, offset 5: the log has changed before this offset"
-    with pytest.raises(SourceRefused, match=changed):
+    former = "partition 1: the leader of epoch 0 answered, and epoch 7 is known"
+    with pytest.raises(SourceUnavailable, match=former):
         opened(brokers, topic, other.text).read(MANY, 0.2)
-    with pytest.raises(SourceRefused, match=changed):
+    with pytest.raises(SourceUnavailable, match=former):
         TopicIdentity(options(brokers, topic)).require(other.text)
 
 
-@pytest.mark.nightly("another test opens a log with an epoch that the topic does not have")
+@pytest.mark.nightly("tests/dst/test_kafka_histories.py has elections of simulated brokers")
 def test_clean_election_continues_and_unclean_election_is_refused() -> None:
     """A replica without the last records becomes leader, and gets more records than it lacks."""
     with mortal_kafka(nodes=3) as cluster:
@@ -242,7 +242,7 @@ def test_clean_election_continues_and_unclean_election_is_refused() -> None:
         answered(lambda: identity.require(before.offset))  # a query there has lost nothing
 
 
-@pytest.mark.nightly("test_log_with_another_history_is_refused asks the same of one broker")
+@pytest.mark.nightly("tests/dst/test_kafka_histories.py kills simulated brokers")
 def test_identity_is_known_while_the_former_leader_is_down() -> None:
     """A client that once found no leader may never ask another broker."""
     with mortal_kafka(nodes=3) as cluster:

@@ -29,6 +29,7 @@
 ``checkpoint_files`` finds and copies the files that hold the state after a batch.
 ``object_checkpoints`` has the checkpoints of queries on object storage.
 ``object_path`` reads the objects of a checkpoint like files in directories.
+``state_partitions`` changes the number of partitions of a state between two batches.
 ``runner`` starts, watches and stops the streaming queries.
 ``reports`` sends digests and progress to the node process, outside a batch's critical path.
 ``progress`` converts Spark's progress of a batch.

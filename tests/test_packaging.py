@@ -113,15 +113,15 @@ def test_metadata_of_the_wheel_is_correct(wheel: Path) -> None:
 
 
 def test_version_is_in_one_place(wheel: Path) -> None:
-    """The exception is the name of the wheel in the documents, which must be that of the built
-    one."""
+    """The exceptions are the name of the wheel in the documents, which must be that of the built
+    one, and the Helm chart, whose version another test compares."""
     literal = re.compile(rf"(?<![\d.]){re.escape(__version__)}(?![\d.])")
     found = {
         name
         for name in tracked("ha_engine", "pyproject.toml", "conf", "compose", "docs")
         if literal.search((ROOT / name).read_text(errors="replace").replace(wheel.name, ""))
     }
-    assert found == {"ha_engine/__init__.py"}
+    assert found == {"ha_engine/__init__.py", "conf/helm/ha-engine/Chart.yaml"}
 
 
 def test_installed_command_is_that_of_the_wheel(installed: Path, tmp_path: Path) -> None:

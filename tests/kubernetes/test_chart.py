@@ -81,7 +81,7 @@ def test_the_manifests_were_rendered_from_the_present_chart(case: str) -> None:
 
 def test_the_chart_has_the_version_of_the_engine() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["appVersion"] == __version__
+    assert chart["version"] == chart["appVersion"] == __version__
 
 
 @each_case

@@ -438,7 +438,7 @@ BREAKAGES = (
     Breakage(
         "R34",
         "buckets.task",
-        "write_bucket",
+        "_require_size",
         "rows != size",
         "False",
         "publish/test_bucketed_sink.py",

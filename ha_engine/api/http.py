@@ -70,6 +70,7 @@ _RESCALE = Operation(
     },
     [_QUERY],
     requests.body_of(RescaleBody),
+    needs_body=True,
 )
 _SWITCHOVER = Operation(
     "switchover",

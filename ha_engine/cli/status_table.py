@@ -115,10 +115,8 @@ def _executors(process: dict[str, Any]) -> dict[str, str]:
 def query_table(status: dict[str, Any]) -> Table:
     """A table with one row per query."""
     table = Table(title="queries")
-    for name in ("query", "state"):
-        table.add_column(name)
-    for name in ("batch", "published", "backlog", "outbox", "ms", "partitions", "watermark"):
-        table.add_column(name, justify="right")
+    for name in ("query", "state", "batch", "published", "backlog", "outbox", "ms", "watermark"):
+        table.add_column(name, justify="left" if name in ("query", "state") else "right")
     table.add_column("reason", overflow="fold")
     for name, query in status["queries"].items():
         style = _STATE_STYLES[query["state"]]
@@ -132,7 +130,6 @@ def query_table(status: dict[str, Any]) -> Table:
             str(query["backlog_events"]),
             f"{query['outbox_batches']}",
             str(query["batch_duration_ms"]),
-            str(query.get("state_partitions") or "-"),
             query["watermark"] or "-",
             escape("; ".join(filter(None, [query["reason"], *errors]))) or "-",
         )

@@ -107,14 +107,13 @@ class Deployment:
     def _apply_application(self, sequence: int, application: Application, *, mine: bool) -> None:
         self.changed_at = sequence
         for version in application.queries:
-            if version.query in self.marks and self.versions.changes(version):
+            changes = self.versions.changes(version)
+            if version.query in self.marks and (changes or self.versions.rescales(version)):
                 # What runs now is a former version, which must get no mark after the change.
                 self.marks[version.query].ended()
                 self.lives[version.query].superseded()
-            elif version.query in self.marks and self.versions.rescales(version):
-                self.marks[version.query].ended()
-                self.lives[version.query].superseded()
-                self._halt([version.query])
+                if not changes:
+                    self._halt([version.query])
         for version in self.versions.apply(sequence, application, self._last_mark, mine=mine):
             if version.query in self.marks:
                 self.marks[version.query].restart_at(version.first)

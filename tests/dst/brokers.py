@@ -290,6 +290,7 @@ class _Admin:
                     id=number,
                     leader=None if one.leader is None else SimpleNamespace(id=one.leader),
                     replicas=range(REPLICAS),
+                    isr=range(REPLICAS),
                 )
                 for number, one in enumerate(topic.partitions)
             ],

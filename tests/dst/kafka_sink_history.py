@@ -201,7 +201,7 @@ class _Admin:
 
     def describe_topics(self, asked: Any, **_: object) -> Mapping[str, Future[Any]]:
         self._brokers.history.interlude()
-        partitions = [SimpleNamespace(id=0, leader=SimpleNamespace(id=0), replicas=[0])]
+        partitions = [SimpleNamespace(id=0, leader=SimpleNamespace(id=0), replicas=[0], isr=[0])]
         found = SimpleNamespace(topic_id="id", partitions=partitions)
         return {name: answer(found) for name in asked.topic_names}
 

@@ -571,8 +571,8 @@ BREAKAGES: tuple[Breakage, ...] = (
     ),
     B("snapshot.restore:Restoring._make_journal", "base.epochs", "()", SNAPSHOT, 40),
     B(
-        "snapshot.restore:Restoring._make_journal",
-        "stamp_restored(checkpoint, f'{journal_id}:{one.lineage}', self.files)",
+        "snapshot.checkpoint_storage:CheckpointDirectories.stamp",
+        "checkpoints.stamp_restored(self._fresh(query), lineage, self.files)",
         "",
         SNAPSHOT,
         40,
@@ -655,7 +655,7 @@ BREAKAGES: tuple[Breakage, ...] = (
         "False",
         "query/test_checkpoints.py",
     ),
-    B("query.checkpoint_files:_chains", "changes.append(change)", "pass", SNAPSHOT, 40),
+    B("query.checkpoint_files:_chains", "changes.append(known[at, False])", "pass", SNAPSHOT, 40),
     B("connectors.kafka.cluster:Cluster.committed_ends", "True", "False", KAFKA, 20),
     B("connectors.kafka.cluster:Cluster._offsets", "result.offset < 0", "False", KAFKA, 20),
     B("connectors.kafka.log:KafkaLog._beginning", "first[number]", "0", KAFKA, 20),
@@ -682,14 +682,14 @@ BREAKAGES: tuple[Breakage, ...] = (
         20,
     ),
     B(
-        "connectors.kafka.log:TopicIdentity.require",
+        "connectors.kafka.log:TopicIdentity._require",
         "_require_same(known, self._cluster.topic(self._options.topic), self._options)",
         "",
         KAFKA,
         60,
     ),
     B(
-        "connectors.kafka.log:TopicIdentity.require",
+        "connectors.kafka.log:TopicIdentity._require",
         "_require_history(known, ends, self._options)",
         "",
         KAFKA,
@@ -729,10 +729,10 @@ BREAKAGES: tuple[Breakage, ...] = (
         "claimed = self._fencing(claim)\n"
         "end = cluster.last(ledger.topic, [PARTITION])[PARTITION]\n"
         "reader.read_to(end, claim.remaining_seconds)\n"
-        "self._require_ours(reader.record, claim)",
+        "self._require_ours(reader, claim)",
         "end = cluster.last(ledger.topic, [PARTITION])[PARTITION]\n"
         "reader.read_to(end, claim.remaining_seconds)\n"
-        "self._require_ours(reader.record, claim)\n"
+        "self._require_ours(reader, claim)\n"
         "claimed = self._fencing(claim)",
         KAFKA_SINK,
         20,

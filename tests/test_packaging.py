@@ -84,8 +84,8 @@ def test_wheel_has_the_jar_of_the_present_sources(wheel: Path, tmp_path: Path) -
 def test_wheel_from_the_source_distribution_is_equal(
     built: Path, wheel: Path, tmp_path: Path
 ) -> None:
-    with tarfile.open(only(built.glob("*.tar.gz"))) as archive:
-        archive.extractall(tmp_path, filter="data")
+    # Python 3.11.2 of Debian 12 cannot extract with a filter.
+    run("tar", "-xzf", only(built.glob("*.tar.gz")), cwd=tmp_path)
     unpacked = only(tmp_path.iterdir())
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=unpacked)
     assert only(tmp_path.glob("*.whl")).read_bytes() == wheel.read_bytes()

@@ -131,7 +131,7 @@ def sizing(
         bool, typer.Option("--measure", help="Ask a real broker for the ends of topics, too.")
     ] = False,
 ) -> None:
-    """What a cluster with Kafka costs, by formulae; see docs/SIZING.md."""
+    """Compute the costs of a cluster with Kafka by formulae; see docs/SIZING.md."""
     result = Result("sizing")
     deployment = Deployment(
         events_per_second=events,

@@ -1,5 +1,5 @@
-"""What a cluster with Kafka costs, by formulae: records and bytes of the journal, ledger rows, and
-the requests of a state in object storage.
+"""The costs of a cluster with Kafka, by formulae: records and bytes of the journal, ledger rows,
+and the requests of a state in object storage, of which Hadoop's connector sends more.
 
 ``tests/test_sizing_model.py`` compares the bytes with records that the engine writes, and
 ``tests/query/test_files_of_a_batch.py`` the requests with the files of a checkpoint.
@@ -111,9 +111,9 @@ def figures(of: Deployment) -> Iterator[tuple[str, str, float]]:
     )
     yield "query.max_events_per_batch, at least", "", of.events_per_second * of.batch_seconds
     yield "ledger rows and connections to PostgreSQL", "1/s", batches * of.buckets
-    yield "requests to object storage", "1/s", writes + upkeep
+    yield "requests to object storage, at least", "1/s", writes + upkeep
     yield (
-        "price of these requests",
+        "price of these requests, at least",
         "$/month",
         ((writes + upkeep) * MONTH_SECONDS * DOLLARS_PER_REQUEST),
     )

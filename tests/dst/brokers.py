@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 import confluent_kafka
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 REPLICAS = 3
 IN_SYNC_MIN = 2
@@ -225,24 +225,35 @@ class Brokers:
         self.interlude()
         return self.random.random() < self.outage
 
-    @contextmanager
-    def serving(self) -> Iterator[None]:
+    def serving(self) -> AbstractContextManager[None]:
         """Let the engine's code use these brokers."""
-        library = SimpleNamespace(
-            KafkaException=confluent_kafka.KafkaException,
-            TopicPartition=confluent_kafka.TopicPartition,
-            TopicCollection=confluent_kafka.TopicCollection,
-            IsolationLevel=confluent_kafka.IsolationLevel,
-            OffsetSpec=OffsetSpec,
+        return clients_for(
+            "cluster",
+            "history",
             AdminClient=lambda _: _Admin(self),
             Consumer=lambda _: _Consumer(self),
         )
-        place = "ha_engine.connectors.kafka"
-        with (
-            patch(f"{place}.cluster.library", lambda *_: library),
-            patch(f"{place}.history.library", lambda *_: library),
-        ):
-            yield
+
+
+@contextmanager
+def clients_for(*modules: str, **clients: Callable[..., Any]) -> Iterator[None]:
+    """Let these modules of the engine's connector make ``clients`` in place of those of Kafka's
+    library. A client that is not given cannot be made."""
+    library = SimpleNamespace(
+        KafkaException=confluent_kafka.KafkaException,
+        TopicPartition=confluent_kafka.TopicPartition,
+        TopicCollection=confluent_kafka.TopicCollection,
+        IsolationLevel=confluent_kafka.IsolationLevel,
+        OffsetSpec=OffsetSpec,
+        ConfigResource=ConfigResource,
+        ResourceType=ResourceType,
+        **clients,
+    )
+    with ExitStack() as stack:
+        for module in modules:
+            place = f"ha_engine.connectors.kafka.{module}.library"
+            stack.enter_context(patch(place, lambda *_: library))
+        yield
 
 
 class _Unanswered(Future[Any]):

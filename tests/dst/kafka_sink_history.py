@@ -11,23 +11,22 @@ after a node of a later epoch has claimed the sink.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import confluent_kafka
-from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import OffsetSpec
 
 from ha_engine.connectors.kafka.ledger import LedgerOptions, Record
 from ha_engine.connectors.kafka.sink import KafkaSink, KafkaSinkOptions
 from ha_engine.errors import Fenced, SinkUnavailable
 from ha_engine.plugins import Claim, Messages, OutputBatch, SinkPlace
-from tests.dst.brokers import answer, error
+from tests.dst.brokers import answer, clients_for, error
 from tests.dst.history import History
 
 STEPS = 120
@@ -102,29 +101,16 @@ class Brokers:
         )
         return next(is_open, len(self.logs[topic]))
 
-    @contextmanager
-    def serving(self) -> Iterator[None]:
+    def serving(self) -> AbstractContextManager[None]:
         """Let the engine's code use these brokers."""
-        library = SimpleNamespace(
-            KafkaException=confluent_kafka.KafkaException,
-            TopicPartition=confluent_kafka.TopicPartition,
-            TopicCollection=confluent_kafka.TopicCollection,
-            IsolationLevel=confluent_kafka.IsolationLevel,
-            OffsetSpec=OffsetSpec,
-            ConfigResource=ConfigResource,
-            ResourceType=ResourceType,
+        return clients_for(
+            "cluster",
+            "ledger",
+            "sink",
             AdminClient=lambda _: _Admin(self),
             Consumer=lambda _: _Consumer(self),
             Producer=lambda settings: Producer(self, settings["on_delivery"]),
         )
-        modules = ("cluster", "ledger", "sink")
-        places = [f"ha_engine.connectors.kafka.{one}.library" for one in modules]
-        with (
-            patch(places[0], lambda *_: library),
-            patch(places[1], lambda *_: library),
-            patch(places[2], lambda *_: library),
-        ):
-            yield
 
 
 class Producer:

@@ -131,7 +131,7 @@ class Node:
             self.log = None
             return False
         except SourceRefused as refused:
-            history.judge_refusal(self, known, str(refused))
+            history.judge_refusal(self, str(refused))
             self.log, self.refused = None, str(refused)
             return False
         if batch is None:
@@ -164,7 +164,7 @@ class Node:
         before, mark = self.marks.mark_at(number - 1), self.marks.mark_at(number)
         start, end = self._at(before.through), self._at(mark.through)
         try:
-            found = history.read(self, start, end)
+            found = history.read(start, end)
             newest = self.logs.at(STREAM, self.sequence)
             assert newest is not None
             self.identity.require(newest)
@@ -176,7 +176,7 @@ class Node:
             history.require(history.is_damaged, f"{self.name} lacks records that no topic lost")
             return False
         except SourceRefused as refused:
-            history.judge_refusal(self, newest, str(refused))
+            history.judge_refusal(self, str(refused))
             return False
         self.admitted = number
         self.marks.note_admitted(number, len(found), 1)
@@ -432,7 +432,7 @@ class KafkaHistory(History):
 
     # -- executors ---------------------------------------------------------------------------------
 
-    def read(self, node: Node, start: list[int], end: list[int]) -> tuple[int, ...]:
+    def read(self, start: list[int], end: list[int]) -> tuple[int, ...]:
         """Read the records of a batch as Spark's executors do, one partition after the other."""
         found: list[int] = []
         for number, high in enumerate(end):
@@ -500,7 +500,7 @@ class KafkaHistory(History):
         pulled = [one for one in self.journal[: max(1, sequence)] if isinstance(one, Events)]
         return self.known[pulled[-1].pulled[0].offset]
 
-    def judge_refusal(self, node: Node, known: str | None, reason: str) -> None:
+    def judge_refusal(self, node: Node, reason: str) -> None:
         """Require that a refused topic has lost records or is another one."""
         self.tell(f"{node.name} refuses: {reason}")
         self.counts["refusals"] += 1

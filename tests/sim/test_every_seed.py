@@ -81,11 +81,16 @@ def seeds(request: pytest.FixtureRequest) -> int:
     return tiers.seeds(request.config)
 
 
+def played(variant: Variant, share: float, seeds: int) -> Result:
+    """Play the known seeds of ``variant``, and a share of the seeds."""
+    numbers = range(1, int(seeds * share) + 1)
+    one = partial(play, variant=variant)
+    return play_all([*known_seeds(variant), *numbers], CORES, play=one)
+
+
 @pytest.fixture(scope="module")
 def forced(seeds: int) -> Result:
-    numbers = range(1, int(seeds * FORCED_SHARE) + 1)
-    one = partial(play, variant=Variant.FORCED)
-    return play_all([*known_seeds(Variant.FORCED), *numbers], CORES, play=one)
+    return played(Variant.FORCED, FORCED_SHARE, seeds)
 
 
 @pytest.mark.slow
@@ -101,9 +106,7 @@ def test_forced_failovers_reach_each_rare_case(what: str, forced: Result, seeds:
 
 @pytest.fixture(scope="module")
 def rolled_back(seeds: int) -> Result:
-    numbers = range(1, int(seeds * ROLLED_BACK_SHARE) + 1)
-    one = partial(play, variant=Variant.ROLLED_BACK)
-    return play_all([*known_seeds(Variant.ROLLED_BACK), *numbers], CORES, play=one)
+    return played(Variant.ROLLED_BACK, ROLLED_BACK_SHARE, seeds)
 
 
 @pytest.mark.slow
@@ -114,9 +117,7 @@ def test_no_disk_that_goes_back_breaks_a_rule(rolled_back: Result, seeds: int) -
 
 @pytest.fixture(scope="module")
 def warm(seeds: int) -> Result:
-    numbers = range(1, int(seeds * WARM_SHARE) + 1)
-    one = partial(play, variant=Variant.WARM)
-    return play_all([*known_seeds(Variant.WARM), *numbers], CORES, play=one)
+    return played(Variant.WARM, WARM_SHARE, seeds)
 
 
 @pytest.mark.slow
@@ -132,9 +133,7 @@ def test_warm_queries_reach_each_rare_case(what: str, warm: Result, seeds: int) 
 
 @pytest.fixture(scope="module")
 def rescaled(seeds: int) -> Result:
-    numbers = range(1, int(seeds * RESCALED_SHARE) + 1)
-    one = partial(play, variant=Variant.RESCALED)
-    return play_all([*known_seeds(Variant.RESCALED), *numbers], CORES, play=one)
+    return played(Variant.RESCALED, RESCALED_SHARE, seeds)
 
 
 @pytest.mark.slow

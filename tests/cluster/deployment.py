@@ -32,7 +32,7 @@ def connector_jars() -> str:
 
 @dataclass(frozen=True)
 class Services:
-    """What a pair on a cluster needs: a database, three brokers, two masters and four workers."""
+    """The needs of a pair on a cluster: a database, three brokers, two masters and four workers."""
 
     postgres: EmbeddedPostgres
     url: str

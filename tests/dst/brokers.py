@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a leader knows: its log, the high watermark, and its epoch."""
+    """The knowledge of a leader: its log, the high watermark, and its epoch."""
 
     log: tuple[Entry, ...]
     high: int
@@ -214,7 +214,7 @@ class Brokers:
         self.topic = Topic(self.topics, len(self.topic.partitions))
 
     def asked(self, number: int) -> View | None:
-        """What the broker knows that answers a question about a partition, or None."""
+        """Return the view of the broker that answers a question about a partition, or None."""
         partition = self.topic.partitions[number]
         if partition.deposed is not None and self.random.random() < 0.3:
             self.counts["answers of deposed leaders"] += 1

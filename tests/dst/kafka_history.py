@@ -52,8 +52,8 @@ class RecordsGone(Exception):
 
 @dataclass
 class Known:
-    """What the judge knows of a journal record: where it ends in each partition, and the view of
-    the partition from which that end was answered."""
+    """The judge's knowledge of a journal record: its end in each partition, and the view of the
+    partition from which that end was answered."""
 
     ends: list[int]
     views: dict[int, View]

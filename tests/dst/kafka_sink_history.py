@@ -218,7 +218,7 @@ class _Consumer:
         return self._read()
 
     def consume(self, *_: object) -> list[Any]:
-        """What is visible besides, up to the event at its end."""
+        """Return the other visible records, and the event at their end."""
         found = [self._read()]
         while found[-1].error() is None:
             found.append(self._read())

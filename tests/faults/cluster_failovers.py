@@ -261,7 +261,7 @@ def application(brokers: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """What both sides share. The engine gets no new fault after the moment ``until``."""
+    """The parts that both sides share. The engine gets no new fault after the moment ``until``."""
 
     home: Path
     services: Services

@@ -77,7 +77,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How often the rows of an output are wrong. ``strange`` are numbers that nobody has sent."""
+    """The count of wrong rows in an output. ``strange`` are numbers that nobody has sent."""
 
     output: str
     lost: int

@@ -23,7 +23,7 @@ def plain_job(module: str, directory: Path, settings: dict[str, Any]) -> Iterato
     processes of its session end with it."""
     file = directory / "settings.json"
     file.write_text(json.dumps(settings))
-    with (directory / "plain.log").open("wb") as log:
+    with (directory / "plain.log").open("ab") as log:
         process = psutil.Popen(
             [sys.executable, "-m", module, str(file)],
             stdout=log,
@@ -33,9 +33,15 @@ def plain_job(module: str, directory: Path, settings: dict[str, Any]) -> Iterato
     try:
         yield process
     finally:
-        for one in session_of(process.pid):
-            one.kill()
+        kill_session(process.pid)
         process.wait()
+
+
+def kill_session(leader: int) -> None:
+    """Kill every process of the session of ``leader``. Some end while others are killed."""
+    for one in session_of(leader):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def session_of(leader: int) -> list[psutil.Process]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
-from benchmarks.processes import session_of
+from benchmarks.processes import kill_session, plain_job, session_of
 from ha_engine.query.session import SparkSettings, spark_conf
 from tests.cluster.deployment import Services, connector_jars
 from tests.cluster.standalone import driver_settings
@@ -35,20 +34,16 @@ CORES = 2
 class Supervisor(threading.Thread):
     """Starts the job again whenever it ends, as systemd does with ``Restart=always``."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: dict[str, Any]) -> None:
         super().__init__(name="supervisor", daemon=True)
-        self._directory, self._ended = directory, threading.Event()
-        self._job: subprocess.Popen[bytes] | None = None
+        self._directory, self._settings = directory, settings
+        self._ended = threading.Event()
+        self._job: psutil.Popen | None = None
 
     def run(self) -> None:
-        command = [sys.executable, "-m", __name__, str(self._directory / "settings.json")]
         while not self._ended.is_set():
-            with (self._directory / "plain.log").open("ab") as log:
-                self._job = subprocess.Popen(
-                    command, stdout=log, stderr=log, start_new_session=True
-                )
-            self._job.wait()
-            self._kill()
+            with plain_job(__name__, self._directory, self._settings) as self._job:
+                self._job.wait()
             self._ended.wait(RESTART_SECONDS)
 
     def kill_driver(self) -> None:
@@ -59,15 +54,13 @@ class Supervisor(threading.Thread):
 
     def stop(self) -> None:
         self._ended.set()
-        self._kill()
-        self.join()
+        while self.is_alive():  # it may start the job once more
+            if self._job is not None:
+                kill_session(self._job.pid)
+            self.join(RESTART_SECONDS)
 
     def _processes(self) -> list[psutil.Process]:
         return session_of(self._job.pid) if self._job is not None else []
-
-    def _kill(self) -> None:
-        for process in self._processes():
-            process.kill()
 
 
 @contextmanager
@@ -86,8 +79,7 @@ def running_plain(
         "checkpoint": str(directory / "checkpoint"),
         "spark": spark,
     }
-    (directory / "settings.json").write_text(json.dumps(settings))
-    supervisor = Supervisor(directory)
+    supervisor = Supervisor(directory, settings)
     supervisor.start()
     try:
         yield supervisor
@@ -98,10 +90,7 @@ def running_plain(
 def main() -> None:
     settings: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder
-    for key, value in settings["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = SparkSession.builder.config(map=settings["spark"]).getOrCreate()
     address = {"kafka.bootstrap.servers": settings["brokers"]}
     reader = spark.readStream.format("kafka").options(**address, startingOffsets="earliest")
     reader = reader.option("maxOffsetsPerTrigger", BATCH_ROWS_MAX)

@@ -14,7 +14,7 @@ from tests.sim.many import Result, play_all
 SEEDS, THOROUGH_SEEDS = 150, 10_000
 """Seeds 7 and 8 ask a leader that does not know of its successor. Seed 78 fills a topic that was
 created again, seed 82 a partition that lost records, before the next question about its end. Seed
-176 does so while executors read a batch."""
+176, which a breakage and ``--thorough`` play, does so while executors read a batch."""
 REACHED_AT_LEAST = {
     "batches": 1500,
     "batches delayed": 1400,

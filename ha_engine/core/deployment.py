@@ -331,6 +331,19 @@ class Deployment:
         found = ((name, marks.in_flight) for name, marks in self.marks.items())
         return {name: number for name, number in found if number is not None}
 
+    def needed_of_successor(self) -> dict[str, int]:
+        """The batches in flight that a member must have before the lease moves to it after a death
+        of the query process now (RULES.md#r22).
+
+        No other member has the batch of a query that only the active runs. Such a batch counts from
+        its second death on this node.
+        """
+        return {
+            name: number
+            for name, number in self.in_flight().items()
+            if name not in self._warm or self.lives[name].died_in(number)
+        }
+
     def is_past(self, batches: dict[str, int]) -> bool:
         return all(self.marks[name].admitted >= number for name, number in batches.items())
 

@@ -92,6 +92,9 @@ class QueryLife:
         # The number of times that the query became FAILED at a batch (RULES.md#i15), for status and
         # metrics.
         self.poisoned = 0
+        # The batch in which the query process last died on this node. Neither a takeover nor a
+        # retry resets it.
+        self._died_in: int | None = None
         self._failed_batch: int | None = None
         self._failures = 0
         self._deaths = 0
@@ -128,6 +131,10 @@ class QueryLife:
         self.failure, self._failed_batch = None, None
         self._failures = self._deaths = self._hindrances = 0
 
+    def died_in(self, number: int) -> bool:
+        """Whether the newest death of the query process on this node was in batch ``number``."""
+        return number == self._died_in
+
     def failed(self, now: float, number: int, reason: str) -> None:
         """Note that the query itself ended with an error.
 
@@ -163,6 +170,7 @@ class QueryLife:
         if number is None or self.state is not QueryState.RUNNING:
             self.state = QueryState.WAITING
             return
+        self._died_in = number
         if by_host:
             self.failed_by_host(now, number, reason)
             return

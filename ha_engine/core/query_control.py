@@ -23,14 +23,15 @@ from ha_engine.types import Position, SnapshotPlace
 @dataclass(frozen=True, slots=True)
 class Breakdown:
     """The death of a query or of the query process. ``in_flight`` has the batch number that each
-    query was running.
+    query was running. A member that has all batches of ``needed`` may take over.
 
     The digest of a batch in flight may never arrive, so this node gives up the requested snapshot
-    of ``place``. A member that has all batches ``in_flight`` may take over.
+    of ``place``.
     """
 
     reason: str
     in_flight: dict[str, int]
+    needed: dict[str, int]
     place: SnapshotPlace | None = None
 
 
@@ -116,14 +117,16 @@ class QueryControl:
     def _ended(self, now: float, event: on.QueryProcessGone) -> Breakdown | None:
         if not self.process.ended(now, event.incarnation, event.reason):
             return None
-        in_flight = self.deployment.in_flight()
+        in_flight, needed = self.deployment.in_flight(), self.deployment.needed_of_successor()
         self.deployment.process_died(now, event.reason, by_host=event.by_host)
-        return Breakdown(f"the query process died: {event.reason}", in_flight, self._give_up())
+        reason = f"the query process died: {event.reason}"
+        return Breakdown(reason, in_flight, needed, self._give_up())
 
     def _failed(self, now: float, event: on.QueryFailed) -> Breakdown:
         in_flight = self.deployment.in_flight()
         self.deployment.failed(now, event)
-        return Breakdown(f"query {event.query} failed: {event.reason}", in_flight, self._give_up())
+        reason = f"query {event.query} failed: {event.reason}"
+        return Breakdown(reason, in_flight, in_flight, self._give_up())
 
     def _give_up(self) -> SnapshotPlace | None:
         request, self._wanted = self._wanted, None

@@ -350,21 +350,22 @@ class Term:
             yield from self._begin_handover(now, successor, f"switchover by {by}")
 
     def note_breakdown(self, breakdown: Breakdown) -> None:
-        """Note that a query or the query process died while the batches ``in_flight`` ran."""
+        """Note that a query or the query process died."""
         self._breakdown = breakdown
         self.snapshots.lost_digests(breakdown.reason)
 
     def hand_over_after_breakdown(self, now: float) -> Iterator[do.Action]:
-        """Hand the lease over after the death of a query, to a member that is past the batches in
-        flight (RULES.md#r22).
+        """Hand the lease over after the death of a query, to a member that has the batches which
+        the breakdown needs (RULES.md#r22).
 
-        If this node's own queries pass those batches first, the node keeps the lease. A batch that
-        fails on every member does not move the lease, since no member passes such a batch.
+        If this node's own queries pass the batches in flight first, the node keeps the lease. A
+        batch that fails on every member does not move the lease again and again, since no member
+        passes such a batch.
         """
         breakdown, row = self._breakdown, self._lease.row
         if breakdown is None or not self.may_act(now) or row is None or row.paused:
             return
-        successor = self.replication.successor(row.in_sync, breakdown.in_flight)
+        successor = self.replication.successor(row.in_sync, breakdown.needed)
         if successor is not None or self._deployment.is_past(breakdown.in_flight):
             self._breakdown = None
         if successor is not None:

@@ -50,6 +50,8 @@ class Group:
         self.archive = Archive(self)
         self.sinks_away: set[str] = set()
         self.sink_slow, self.batch_max = 0.0, 0.4
+        # The queries whose batches begin and do not end.
+        self.unfinished: set[str] = set()
         self.restart_within = 3.0
         self.wakes_late = 0.005
         size = nodes or (3 if self.random.random() < THREE_NODES else 2)

@@ -264,6 +264,22 @@ SCHEDULED = (
         "True",
     ),
     _scheduled(
+        schedules.a_batch_of_a_warm_query_kills_spark_everywhere,
+        "R22",
+        "deployment",
+        "Deployment.needed_of_successor",
+        "self.lives[name].died_in(number)",
+        "False",
+    ),
+    _scheduled(
+        schedules.a_batch_of_a_warm_query_kills_spark_everywhere,
+        "R22",
+        "deployment",
+        "Deployment.needed_of_successor",
+        "name not in self._warm",
+        "True",
+    ),
+    _scheduled(
         schedules.a_higher_epoch_is_read_after_a_failover,
         "R14",
         "lease_client",

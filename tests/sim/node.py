@@ -409,6 +409,8 @@ class SimNode(World):
     def _work(self, query: str) -> None:
         """Let Spark compute the batch whose marks it has all."""
         running = self.running(query)
+        if query in self.group.unfinished:
+            return
         if running is not None and running.checkpoint.begun is not None:
             delay = self.random.uniform(0.01, self.group.batch_max)
             self.spark_later(delay, lambda: self.finish(query))

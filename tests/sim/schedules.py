@@ -17,6 +17,7 @@ from tests.sim.forcing import force
 from tests.sim.group import Group
 from tests.sim.history import heal
 from tests.sim.node import SimNode
+from tests.sim.variants import Variant
 
 SETTLED_BY = 8.0
 
@@ -24,8 +25,8 @@ SETTLED_BY = 8.0
 class Stage:
     """Two nodes in sync, the first of them active, without random faults."""
 
-    def __init__(self, engine: Any = ha_engine.core) -> None:
-        self.group = Group(1, engine, nodes=2)
+    def __init__(self, engine: Any = ha_engine.core, *, variant: Variant = Variant.PLAIN) -> None:
+        self.group = Group(1, engine, nodes=2, variant=variant)
         self.group.restart_within = 0.5
         self.a, self.b = self.group.nodes["a"], self.group.nodes["b"]
         self.a.start()
@@ -720,6 +721,32 @@ def the_query_process_dies_before_the_member_has_its_batch(stage: Stage) -> None
     stage.heal()
 
 
+def a_batch_of_a_warm_query_kills_spark_everywhere(stage: Stage) -> None:
+    """RULES.md#r22. 1. A batch of the query that only the active runs kills a's Spark: b takes
+    over, long before a's Spark runs again. 2. The batch kills b's Spark: a takes over. 3. It kills
+    a's Spark again: a keeps the lease, since b would only give it back."""
+    group, a, b = stage.group, stage.a, stage.b
+    group.unfinished.add("delays")
+    a.spark_starts_within = b.spark_starts_within = (15.0, 15.0)
+
+    def kill_spark(active: SimNode) -> None:
+        stage.until(lambda: active.core.deployment.in_flight() == {"delays": number})
+        stage.until(lambda: active.core.why_no_switchover(None) is None)
+        active.kill_spark()
+
+    stage.until(lambda: "delays" in a.core.deployment.in_flight())
+    number = a.core.deployment.in_flight()["delays"]
+    for active, other in ((a, b), (b, a)):
+        kill_spark(active)
+        stage.until(stage.is_active(other), within=5.0)
+    kill_spark(a)
+    stage.wait(5)
+    require(stage.is_active(a)(), "R22", "the lease moves with each death")
+    group.unfinished.clear()
+    a.kill_spark()
+    stage.heal()
+
+
 def a_holder_stops_over_a_row_that_lost_an_acquisition(stage: Stage) -> None:
     """RULES.md#r5, RULES.md#i1. 1. a is cut off, b acquires and acts. 2. The database fails over
     without that, and b does not reach it yet. 3. a reads its own row, past its authority, and is
@@ -805,7 +832,9 @@ def an_acquisition_without_an_answer_meets_a_failover(stage: Stage) -> None:
     stage.heal()
 
 
+WARM_SCHEDULES = (a_batch_of_a_warm_query_kills_spark_everywhere,)
 SCHEDULES: tuple[Callable[[Stage], None], ...] = (
+    *WARM_SCHEDULES,
     a_member_is_listed_by_an_unanswered_write,
     a_holder_stops_over_a_row_that_lost_an_acquisition,
     a_release_and_what_it_allowed_are_lost,
@@ -846,3 +875,8 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_call_of_the_former_holder_lands_late,
     the_query_process_dies_before_the_member_has_its_batch,
 )
+
+
+def stage_for(schedule: Callable[[Stage], None], engine: Any = ha_engine.core) -> Stage:
+    warm = schedule in WARM_SCHEDULES
+    return Stage(engine, variant=Variant.WARM if warm else Variant.PLAIN)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.mutants import load
 from tests.sim.mutants import HUNTED, SCHEDULED, Hunted, Scheduled, found_out
-from tests.sim.schedules import Stage
+from tests.sim.schedules import stage_for
 
 
 @pytest.mark.rotates
@@ -19,4 +19,4 @@ def test_seed_detects_the_mutant(hunted: Hunted) -> None:
 def test_schedule_detects_the_mutant(scheduled: Scheduled) -> None:
     engine = load(scheduled.mutant)
     with pytest.raises(Exception, match=r"^[A-Z]+\d+|schedule|liveness"):
-        scheduled.schedule(Stage(engine))
+        scheduled.schedule(stage_for(scheduled.schedule, engine))

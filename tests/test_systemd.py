@@ -26,12 +26,13 @@ def run(*command: str) -> str:
     return done.stdout + done.stderr
 
 
-UNITS = "ha-engine.service", "ha-engine-receiver.service"
+UNITS = "ha-engine.service", "ha-engine@totals.service", "ha-engine-receiver.service"
 
 
 def installed(name: str, directory: Path) -> Path:
-    """Copy the unit with the path of an installed command."""
-    text = (CONF / "systemd" / name).read_text()
+    """Copy the unit with the path of an installed command. The unit of a group is that of a node
+    under another name."""
+    text = (CONF / "systemd" / name.replace("@totals", "")).read_text()
     command = str(Path(sys.executable).with_name("ha-engine"))
     copy = directory / name
     copy.write_text(text.replace("/opt/ha-engine/bin/ha-engine", command))

@@ -99,7 +99,7 @@ class Newcomer:
         """Run the command line of the unit."""
         unit = (ROOT / "conf" / "systemd" / "ha-engine.service").read_text()
         (line,) = re.findall(r"^ExecStart=\S+/ha-engine (.*)$", unit, re.MULTILINE)
-        words = line.replace("/etc/ha-engine/ha-engine.yaml", str(self._config(host))).split()
+        words = line.replace("/etc/ha-engine/%N.yaml", str(self._config(host))).split()
         self._start(host, NODES[host], str(self.engine), *words)
         wait_until(lambda: self.role(host) in ("active", "passive"), within=PATIENCE, every=0.2)
 

@@ -177,6 +177,10 @@ _QUERY_GAUGES = {
         "state_partitions",
         "Partitions of Spark's state in the newest batch; 0 if the query has no state.",
     ),
+    "query_skew": (
+        "skew",
+        "Rows of the busiest partition of Spark's state in a recent batch, divided by the mean.",
+    ),
     "query_differing_batch": (
         "differs",
         "First batch whose output differs from the active's; 0 without one.",

@@ -84,6 +84,7 @@ class Progress:
     invalid_records: int = 0
     invalid_at: str = ""
     state_partitions: int = 0
+    skew: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +361,7 @@ def _query(report: QueryReport, core: Core, stages: Stages, ages: _Ages) -> Quer
         "state_rows": progress.state_rows,
         "state_bytes": progress.state_bytes,
         "state_partitions": progress.state_partitions,
+        "skew": progress.skew or None,
         "sinks": {sink.sink: _sink(sink) for sink in stages.sinks if sink.query == report.query},
     }
 

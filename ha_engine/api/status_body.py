@@ -274,6 +274,8 @@ class QueryStatus(TypedDict):
     state_bytes: int
     state_partitions: int
     """Partitions of the state in the newest batch; 0 if the query has no state."""
+    skew: float | None
+    """Rows of the busiest partition of the state in a recent batch, divided by the mean of all."""
     sinks: dict[str, SinkBody]
 
 

@@ -131,6 +131,7 @@ class QueryObserver:
             before.dropped_rows + update.late_rows,
             *self._invalid(query, update),
             update.state_partitions,
+            update.skew,
         )
         self._metrics.observe_batch(query, update.duration_ms / 1000)
 

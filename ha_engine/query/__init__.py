@@ -30,6 +30,7 @@
 ``object_checkpoints`` has the checkpoints of queries on object storage.
 ``object_path`` reads the objects of a checkpoint like files in directories.
 ``state_partitions`` changes the number of partitions of a state between two batches.
+``skew`` finds how unevenly the rows are divided among these partitions.
 ``runner`` starts, watches and stops the streaming queries.
 ``reports`` sends digests and progress to the node process, outside a batch's critical path.
 ``progress`` converts Spark's progress of a batch.

@@ -183,12 +183,13 @@ class QueryProcess:
 
     def _listen(self, reports: Reports, weight: Weight) -> None:
         from ha_engine.query.progress import ProgressListener
+        from ha_engine.query.skew import SkewWatch
 
         def ended() -> None:
             self._classes.batch_ended(self._jvm.pid)
             weight.batch_ended()
 
-        self._spark.streams.addListener(ProgressListener(reports, ended))
+        self._spark.streams.addListener(ProgressListener(reports, ended, SkewWatch(self._spark).of))
 
     def _fail(self, error: BaseException) -> None:
         """Keep the first error and end the process.

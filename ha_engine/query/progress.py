@@ -23,10 +23,18 @@ log = structlog.get_logger(__name__)
 
 
 class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
-    """Listens only to progress, since the runner's threads learn of a query's end earlier."""
+    """Listens only to progress, since the runner's threads learn of a query's end earlier.
 
-    def __init__(self, reports: Reports, batch_ended: Callable[[], None]) -> None:
-        self._reports, self._batch_ended = reports, batch_ended
+    ``skew`` takes the name and the run of a query whose batch has ended.
+    """
+
+    def __init__(
+        self,
+        reports: Reports,
+        batch_ended: Callable[[], None],
+        skew: Callable[[str, str], float],
+    ) -> None:
+        self._reports, self._batch_ended, self._skew = reports, batch_ended, skew
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         pass
@@ -44,6 +52,8 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
                 problem=one.problem,
             )
         if progress.number and event.progress.name:
+            if progress.state_partitions:
+                progress.skew = self._skew(event.progress.name, str(event.progress.runId))
             self._reports.progress(event.progress.name, progress)
             self._batch_ended()
 

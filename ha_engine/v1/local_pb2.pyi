@@ -826,6 +826,7 @@ class QueryProgress(_message.Message):
     WATERMARK_FIELD_NUMBER: _builtins.int
     INVALID_FIELD_NUMBER: _builtins.int
     STATE_PARTITIONS_FIELD_NUMBER: _builtins.int
+    SKEW_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     input_rows: _builtins.int
     duration_ms: _builtins.int
@@ -835,6 +836,8 @@ class QueryProgress(_message.Message):
     watermark: _builtins.str
     state_partitions: _builtins.int
     """0 if the query has no state."""
+    skew: _builtins.float
+    """Rows of the busiest partition in a recent batch, divided by the mean of all; 0 if unknown."""
     @_builtins.property
     def invalid(self) -> _containers.RepeatedCompositeFieldContainer[Global___InvalidRecords]: ...
     def __init__(
@@ -849,10 +852,11 @@ class QueryProgress(_message.Message):
         watermark: _builtins.str = ...,
         invalid: _abc.Iterable[Global___InvalidRecords] | None = ...,
         state_partitions: _builtins.int = ...,
+        skew: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "input_rows", b"input_rows", "invalid", b"invalid", "late_rows", b"late_rows", "number", b"number", "state_bytes", b"state_bytes", "state_partitions", b"state_partitions", "state_rows", b"state_rows", "watermark", b"watermark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "input_rows", b"input_rows", "invalid", b"invalid", "late_rows", b"late_rows", "number", b"number", "skew", b"skew", "state_bytes", b"state_bytes", "state_partitions", b"state_partitions", "state_rows", b"state_rows", "watermark", b"watermark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -109,7 +109,7 @@ def families() -> dict[str, Any]:
             (sink,),
             (source,),
             {"orders": LogHeadroom(0, 20, 100)},
-            {"delays": Progress(1, 10, 100, late_rows=2, dropped_rows=5)},
+            {"delays": Progress(1, 10, 100, late_rows=2, dropped_rows=5, skew=1.5)},
             None,
             executors(world),
             Links(),

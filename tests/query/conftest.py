@@ -21,6 +21,7 @@ from ha_engine.query.progress import ProgressListener
 from ha_engine.query.reports import Reports
 from ha_engine.query.runner import QueryRunner
 from ha_engine.query.session import SparkSettings, start_spark
+from ha_engine.query.skew import SkewWatch
 from tests.query.local_node import LocalNode
 
 READ_PARALLELISM = 3
@@ -94,7 +95,7 @@ def runner(
     def make(application: StreamApplication, file: str = "application.yaml") -> QueryRunner:
         link = NodeLink(Address(str(node.socket), node.incarnation))
         reports = Reports(link, ended.append)
-        listeners.append(ProgressListener(reports, lambda: None))
+        listeners.append(ProgressListener(reports, lambda: None, SkewWatch(spark).of))
         spark.streams.addListener(listeners[-1])
         made.append(
             QueryRunner(

@@ -94,6 +94,23 @@ def test_progress_of_a_batch_names_its_mark(
     assert progress.state_bytes > 0
 
 
+def test_progress_says_that_one_key_has_most_rows(
+    node: LocalNode, application: Applications, runner: Runners
+) -> None:
+    app = application(JOIN)
+    runner(app).run(run_command(app.queries["join"], partitions=[(0, 4)]))
+    node.append(app.streams["events"], [event(0)] * 30)
+    node.append(app.streams["events"], [event(0, key) for key in "bcdefgh"])
+    node.mark("join")
+    node.admitted("join", 1)
+    wait_until(lambda: "join" in dict(node.seen.progress))
+    progress = next(progress for name, progress in node.seen.progress if name == "join")
+    assert progress.state_partitions == 4
+    busiest = progress.skew * 37 / 4
+    assert busiest == pytest.approx(round(busiest))
+    assert 30 <= busiest <= 37
+
+
 def test_an_empty_mark_closes_a_window_while_the_input_pauses(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:

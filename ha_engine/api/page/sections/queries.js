@@ -57,9 +57,10 @@ function query(name, seen, group, samples, now) {
   );
 }
 
-function state({state_rows: rows, state_bytes: size, state_partitions: partitions}) {
+function state({state_rows: rows, state_bytes: size, state_partitions: partitions, skew}) {
   const where = partitions ? ` in ${plural(partitions, 'partition')}` : '';
-  return `${plural(rows, 'row')}${where}, ${bytes(size)}`;
+  const most = skew && partitions > 1 ? `, the busiest with ${skew.toFixed(1)} times the mean` : '';
+  return `${plural(rows, 'row')}${where}, ${bytes(size)}${most}`;
 }
 
 /** How far each node is that runs the query; they run the same batches. */

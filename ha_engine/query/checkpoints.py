@@ -253,10 +253,11 @@ def batch_of_mark(checkpoint: CheckpointPath, number: int) -> int:
 
     Raises CheckpointIncomplete, OSError, SourcesDisagree.
     """
-    last = last_finished(checkpoint)
-    if last is not None:
+    finished = set(finished_batches(checkpoint))
+    if finished:
+        last = max(finished)
         batch = last - (mark_of_batch(checkpoint, last) - number)
-        if 0 <= batch <= last:
+        if batch in finished:
             return batch
     raise CheckpointIncomplete(f"{checkpoint} has no finished batch {number}")
 

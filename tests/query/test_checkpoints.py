@@ -15,6 +15,7 @@ import pytest
 from ha_engine.errors import CheckpointIncomplete, DiskFailed, StateLost
 from ha_engine.query.checkpoint_files import last_finished
 from ha_engine.query.checkpoints import (
+    batch_of_mark,
     carry_on,
     is_whole,
     mark_clean,
@@ -367,6 +368,20 @@ def test_rescaled_checkpoint_has_no_former_partitions_and_continues_after_no_for
     assert not (checkpoint / "state" / "0" / "1").exists()
     assert is_whole(tmp_path, "q", "journal:1")
     assert [path.name for path in tmp_path.iterdir()] == ["q"]
+
+
+def test_snapshot_finds_no_batch_before_a_rescale(tmp_path: Path) -> None:
+    """Spark's batch of a rescale has the mark of the batch before it, whose state is gone."""
+    for log in ("offsets", "commits"):
+        (tmp_path / log).mkdir()
+    for batch, mark in ((5, 6), (6, 7), (7, 7), (8, 8)):
+        offset = f'{{"mark":{mark},"sequence":90}}'
+        (tmp_path / "offsets" / str(batch)).write_text(f"{HEADING}{offset}")
+    for batch in ("7", "8"):
+        (tmp_path / "commits" / batch).write_text("v1")
+    assert [batch_of_mark(tmp_path, mark) for mark in (7, 8)] == [7, 8]
+    with pytest.raises(CheckpointIncomplete, match="no finished batch 6"):
+        batch_of_mark(tmp_path, 6)
 
 
 def test_checkpoint_that_has_the_number_is_left_alone(tmp_path: Path) -> None:

@@ -135,3 +135,8 @@ class ObjectPath:
 
 CheckpointPath = Path | ObjectPath
 AnyPath = TypeVar("AnyPath", Path, ObjectPath)
+
+
+def listed_again(path: CheckpointPath) -> CheckpointPath:
+    """The same path, which sees later changes even if its objects were listed before."""
+    return ObjectPath.of(path.objects, path.key) if isinstance(path, ObjectPath) else path

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ha_engine.errors import QueryProcessFailed
 from ha_engine.query.checkpoint_files import batches_of
-from ha_engine.query.object_path import CheckpointPath, ObjectPath
+from ha_engine.query.object_path import CheckpointPath, ObjectPath, listed_again
 from ha_engine.system.disk import disk
 from ha_engine.system.files import replace_file
 
@@ -43,6 +43,7 @@ def partitions_of_batch(checkpoint: CheckpointPath, batch_id: int) -> int:
 
 def unfinished_mark(checkpoint: CheckpointPath) -> int:
     """The mark of the batch that was started but not finished; 0 if every batch is finished."""
+    checkpoint = listed_again(checkpoint)  # Spark has written to it since it was opened
     started, finished = _last(checkpoint / "offsets"), _last(checkpoint / "commits")
     if started is None or started == finished:
         return 0

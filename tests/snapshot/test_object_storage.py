@@ -5,6 +5,7 @@ The storage is a real S3 server, and the checkpoint is artificial, as in ``store
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from ha_engine.core import actions as do
 from ha_engine.errors import CheckpointIncomplete, CheckpointsFailed, SnapshotDamaged, StateLost
 from ha_engine.query.object_checkpoints import Bucket, ObjectCheckpoints, Stamp
 from ha_engine.query.object_path import ObjectPath
+from ha_engine.query.offsets import add_sources, unfinished_mark
 from ha_engine.snapshot.restore import RestoredState, finish
 from ha_engine.snapshot.verification import verify
 from ha_engine.types import History, Mark, Position
@@ -118,6 +120,21 @@ def lost_state(node: Node) -> do.RunQuery:
 
 
 # -- the query process -----------------------------------------------------------------------------
+
+
+def test_batch_that_failed_is_found_after_the_objects_were_listed(bucket: Bucket) -> None:
+    checkpoint = ObjectPath.of(bucket, "a/q/run")
+
+    def write(batch: int) -> None:
+        mark = json.dumps({"mark": batch + 1, "sequence": 90})
+        bucket.put(f"{checkpoint.key}/offsets/{batch}", f"v1\n{{}}\n{mark}".encode())
+
+    write(6)
+    bucket.put(f"{checkpoint.key}/commits/6", b"v1\n{}")
+    add_sources(checkpoint, 1)
+    assert unfinished_mark(checkpoint) == 0
+    write(7)
+    assert unfinished_mark(checkpoint) == 8
 
 
 async def test_each_driver_continues_in_a_folder_of_its_own(site: Site) -> None:

@@ -485,7 +485,8 @@ class Deployment:
             life.superseded()
         self._to_halt, self._halting = [], set()
         # A rescaled query may still run with the former number of partitions.
-        self._halt({*self._warm, *self.versions.rescaled} & self.marks.keys())
+        halted = {*self._warm, *self.versions.rescaled}
+        self._halt([name for name in self.marks if name in halted])
 
     def process_died(self, now: float, reason: str, *, by_host: bool) -> None:
         self._to_halt, self._halting = [], set()

@@ -97,6 +97,19 @@ def test_former_run_gets_no_mark_until_the_query_process_has_stopped_it() -> Non
     assert [answer.mark.number for answer in control.answers(4)] == [1]
 
 
+def test_rescaled_queries_are_stopped_in_the_order_of_the_application() -> None:
+    """The core gives equal inputs equal actions, also in another process."""
+    names = [f"q{number}" for number in range(8)]
+    plans = tuple(QueryPlan(name, "v1", frozenset({"s"}), ()) for name in names)
+    versions = tuple(QueryVersion(name, "v1", Mark(name, 0, 0)) for name in names)
+    deployment = Deployment("app", plans, LIMITS, RestartPolicy())
+    take(deployment, [Application("app", versions), *(Mark(name, 1, 1) for name in names)])
+    rescaled = tuple(replace(version, partitions=8) for version in versions)
+    take(deployment, [Application("app", rescaled)], first=len(names) + 2)
+    deployment.process_connected()
+    assert list(deployment.halts()) == [do.HaltQuery(name) for name in names]
+
+
 def test_base_has_the_number_of_partitions() -> None:
     world = World()
     world.start()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 
 import pyarrow as pa
 
@@ -76,18 +77,16 @@ def write_bucket(
         case Plugin():
             rows = _collected(parts)
             _require_size(0 if rows is None else rows.num_rows, size)
-            opened = PluginBucket(place, place.target, bucket)
-            try:
+            with closing(PluginBucket(place, place.target, bucket)) as opened:
                 return opened.deliver(number, rows)
-            finally:
-                opened.close()
 
 
 def require_seen(place: BucketPlace, number: int, buckets: Iterable[int]) -> None:
     """Raise SinkRefused if this host does not see what tasks have written for ``buckets``."""
     if isinstance(place.target, Plugin):
         for bucket in buckets:
-            PluginBucket(place, place.target, bucket).require_seen(number)
+            with closing(PluginBucket(place, place.target, bucket)) as opened:
+                opened.require_seen(number)
 
 
 def _write_rows(

@@ -178,14 +178,11 @@ class Store:
             yield meta
 
     def _listed(self, after: str) -> Iterator[ObjectMeta]:
-        pages = self._request(
-            lambda store: store.list(offset=after or None, chunk_size=PAGE_OBJECTS),
-            "ListBucket",
-        )
-        while True:
-            page = self._request(lambda _: next(pages, None), "ListBucket")
-            if page is None:
-                return
+        return self._pages(lambda store: store.list(offset=after or None, chunk_size=PAGE_OBJECTS))
+
+    def _pages(self, begin: Callable[[Any], Any]) -> Iterator[ObjectMeta]:
+        pages = self._request(begin, "ListBucket")
+        while (page := self._request(lambda _: next(pages, None), "ListBucket")) is not None:
             yield from map(ObjectMeta.of, page)
 
     def meta(self, key: str, version: str) -> ObjectMeta:
@@ -219,10 +216,8 @@ class Store:
         return content
 
     def below(self, folder: str) -> Iterator[ObjectMeta]:
-        """Yield the objects in a folder and below it, in any order."""
-        pages = self._request(lambda store: store.list(folder), "ListBucket")
-        while page := self._request(lambda _: next(pages, None), "ListBucket"):
-            yield from map(ObjectMeta.of, page)
+        """The objects in a folder and below it, in any order."""
+        return self._pages(lambda store: store.list(folder))
 
     def folders(self, folder: str = "") -> list[str]:
         """The folders in a folder, or below the URL."""

@@ -373,8 +373,7 @@ class Restoring:
         """Download the files of ``manifest``. Checkpoints go where the node's checkpoints are."""
         for one in manifest.queries:
             self.checkpoints.stage(one.query, manifest, self.store, progress)
-        mine = manifest.below(CHECKPOINTS)
-        rest = [file for file in manifest.files if file not in mine]
+        rest = [one for one in manifest.files if not one.path.startswith(f"{CHECKPOINTS}/")]
         download(self.store, rest, self.places.coming, progress, self.files)
 
     def _make_journal(self, manifest: Manifest) -> None:

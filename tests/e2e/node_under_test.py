@@ -172,6 +172,17 @@ class NodeUnderTest:
         found: dict[str, Any] = answer.json()
         return found
 
+    def require_status(self, within: float = 30.0) -> dict[str, Any]:
+        """Return the status of the node, once it answers."""
+        found: dict[str, Any] = {}
+
+        def answers() -> bool:
+            found.update(self.status() or {})
+            return bool(found)
+
+        wait_until(answers, within=within, every=POLL_SECONDS)
+        return found
+
     def is_active(self) -> bool:
         status = self.status()
         return status is not None and status["role"] == "active"

@@ -242,7 +242,7 @@ class _Run:
                 for exchange in self.exchanges:
                     exchange.link.thaw()
             case _:
-                before = active.status() or {}
+                before = active.require_status()
                 inflict(fault, active)
                 wait_until(lambda: has_changed(self.pair, before), within=60, every=0.02)
                 heal(fault, self.pair, active)

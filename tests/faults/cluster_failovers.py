@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,8 @@ SAMPLE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """One fault: the longest time without a row in each output, and how many rows are wrong."""
+    """One fault: the longest time without a row in each output, and how many rows are wrong, also
+    since the fault before has been healed."""
 
     side: str
     fault: str
@@ -124,6 +125,7 @@ class Watch:
     def __init__(self, numbers: Numbers, outputs: Sequence[Output]) -> None:
         self._numbers, self._outputs = numbers, outputs
         self._wanted = range(0)
+        self._lost = self._doubled = 0
 
     def await_rows(self, lives: Callable[[], object] = lambda: True) -> None:
         """Wait until rows that are sent from now on are in each output, with all before them."""
@@ -133,12 +135,21 @@ class Watch:
         wait_until(lambda: lives() and self._have_settled(), within=PATIENCE, every=0.2)
 
     def outcome(self, side: str, fault: str, since: float) -> Outcome:
-        """Judge the rows since the last outcome, after ``await_rows``."""
+        """Return the gaps since ``since``, and the wrong rows since the last outcome.
+
+        A batch that is written again has rows of before the fault too, so every row that has come
+        twice counts.
+        """
         gaps = {one.name: longest_gap(one.moments(since), since) for one in self._outputs}
-        verdicts = self._verdicts()
-        lost, twice = sum(one.lost for one in verdicts), sum(one.twice for one in verdicts)
+        self.judge()
+        before, self._doubled = self._doubled, sum(one.doubled() for one in self._outputs)
+        lost, self._lost = self._lost, 0
+        return Outcome(side, fault, gaps, lost, self._doubled - before)
+
+    def judge(self) -> None:
+        """Count which of the rows are lost that ``await_rows`` has waited for."""
+        self._lost += sum(one.lost for one in self._verdicts())
         self._wanted = range(self._wanted.stop, self._wanted.stop)
-        return Outcome(side, fault, gaps, lost, twice)
 
     def final(self) -> list[Verdict]:
         """Judge all rows, after the last was sent."""
@@ -222,7 +233,8 @@ class Deployment:
                 return lambda: None
             case _ if fault in OF_THE_ACTIVE:
                 return self._hit_the_active(fault)
-        application = (self.active().status() or {})["query_process"]["executors"]["application"]
+        status = self.active().require_status()
+        application = status["query_process"]["executors"]["application"]
         return cluster_parts.inflict(fault, self.services, chance, application)
 
     def _cut(self, line: str) -> Heal:
@@ -233,7 +245,7 @@ class Deployment:
 
     def _hit_the_active(self, fault: str) -> Heal:
         active = self.active()
-        before = active.status() or {}
+        before = active.require_status()
         inflict_on_active(fault, active)
         wait_until(lambda: has_changed(self.pair, before), within=PATIENCE, every=0.02)
         return lambda: heal(fault, self.pair, active)
@@ -274,7 +286,9 @@ class Run:
         """Inject ``faults`` while a pair runs, and judge all rows at the end."""
         services, brokers = self.services, self.services.brokers
         with ExitStack() as stack:
-            outputs: list[Output] = [Table(services.url, name) for name in (HOT, WARM)]
+            outputs: list[Output] = [
+                stack.enter_context(closing(Table(services.url, name))) for name in (HOT, WARM)
+            ]
             outputs.append(stack.enter_context(reading(brokers.brokers, HOT_TOPIC)))
             nodes = [brokers.node(number) for number in (1, 2, 3)]
             links = [Proxy(node.ports["PROXY"], node.proxy_port) for node in nodes]
@@ -341,7 +355,7 @@ class Run:
         lives: Callable[[], object] = lambda: True,
     ) -> None:
         watch.await_rows(lives)
-        watch.outcome(side, fault, time.time())
+        watch.judge()
         time.sleep(self.chance.random())  # a fault at any moment of a batch
         began = time.time()
         heal = inflict()

@@ -180,7 +180,7 @@ def _one_fault(
     calm_since = time.time()
     _wait_published(active, traffic)
     pair.wait_protected()
-    before = active.status() or {}
+    before = active.require_status()
     at = time.time()
     inflict(fault, active)
     wait_until(lambda: has_changed(pair, before), within=60, every=0.02)

@@ -98,13 +98,17 @@ class Output(Protocol):
         """Return the numbers from ``first`` on that are there, and how often."""
         ...
 
+    def doubled(self) -> int:
+        """Return how many rows have a number that another row has."""
+        ...
+
     def moments(self, since: float) -> list[float]:
         """Return the times after ``since`` at which rows arrived, in seconds since 1970."""
         ...
 
 
 class Table:
-    """A table of a ``postgres`` sink, which notes the time of each row."""
+    """A table of a ``postgres`` sink, which notes the time of each row, until ``close``."""
 
     def __init__(self, url: str, name: str) -> None:
         self.name = name
@@ -120,6 +124,11 @@ class Table:
         with self._engine.connect() as connection:
             return Counter(connection.execute(select, {"first": first}).scalars())
 
+    def doubled(self) -> int:
+        select = text(f"SELECT count(*) - count(DISTINCT n) FROM {self.name}")
+        with self._engine.connect() as connection:
+            return int(connection.execute(select).scalar_one())
+
     def moments(self, since: float) -> list[float]:
         seconds = "extract(epoch FROM at)::float8"
         select = text(
@@ -127,6 +136,9 @@ class Table:
         )
         with self._engine.connect() as connection:
             return list(connection.execute(select, {"since": since}).scalars())
+
+    def close(self) -> None:
+        self._engine.dispose()
 
 
 class Topic(threading.Thread):
@@ -161,6 +173,10 @@ class Topic(threading.Thread):
         with self._lock:
             return Counter({n: count for n, count in self._numbers.items() if n >= first})
 
+    def doubled(self) -> int:
+        with self._lock:
+            return self._numbers.total() - len(self._numbers)
+
     def moments(self, since: float) -> list[float]:
         with self._lock:
             return [moment for moment in self._moments if moment > since]
@@ -179,7 +195,7 @@ def reading(brokers: Sequence[str], name: str) -> Iterator[Topic]:
 def verdict_of(output: str, found: Counter[int], wanted: range) -> Verdict:
     """Judge the numbers that an output has against those that it must have."""
     lost = sum(number not in found for number in wanted)
-    twice = sum(count - 1 for count in found.values())
+    twice = sum(found[number] - 1 for number in wanted if number in found)
     strange = sum(number not in wanted for number in found)
     return Verdict(output, lost, twice, strange)
 

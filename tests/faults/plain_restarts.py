@@ -21,8 +21,9 @@ from pyspark.sql import SparkSession
 
 from benchmarks.processes import kill_session, plain_job, session_of
 from ha_engine.query.session import SparkSettings, spark_conf
-from tests.cluster.deployment import Services, connector_jars
+from tests.cluster.deployment import Services
 from tests.cluster.standalone import driver_settings
+from tests.connectors.kafka_jars import spark_jars
 from tests.faults.numbers import BATCH_ROWS_MAX
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +72,7 @@ def running_plain(
     directory.mkdir()
     spark = spark_conf(SparkSettings(master=services.cluster.url, shuffle_partitions=CORES))
     spark |= driver_settings([ROOT]) | {"spark.executor.memory": "512m"}
-    spark |= {"spark.jars": connector_jars(), "spark.cores.max": str(CORES)}
+    spark |= {"spark.jars": spark_jars(), "spark.cores.max": str(CORES)}
     settings = {
         "brokers": ",".join(brokers),
         "source": source,

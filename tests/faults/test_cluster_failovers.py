@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, text
 
 from tests.connectors.kafka_jars import needs_kafka
 from tests.faults.active import in_random_order
@@ -18,16 +20,25 @@ from tests.faults.cluster_failovers import (
     Report,
     run_cluster_failovers,
 )
-from tests.faults.numbers import LATE_ROWS, Verdict, has_settled, longest_gap, verdict_of
+from tests.faults.numbers import LATE_ROWS, Table, Verdict, has_settled, longest_gap, verdict_of
 from tests.programs import needs
 
 
 def test_checker_finds_lost_doubled_and_strange_rows() -> None:
-    found = Counter([0, 1, 2, 2, 2, 4, 6])
+    found = Counter([0, 1, 2, 2, 2, 4, 6, 6])
     assert verdict_of("table", found, range(5)) == Verdict("table", lost=1, twice=2, strange=1)
     assert not verdict_of("table", Counter(range(5)), range(5)).is_wrong
     for wrong in ([0, 1, 3], [0, 1, 2, 2, 3], [0, 1, 2, 3, 4]):
         assert verdict_of("table", Counter(wrong), range(4)).is_wrong, wrong
+
+
+def test_table_counts_rows_whose_number_another_row_has(database_url: str, engine: Engine) -> None:
+    with closing(Table(database_url, "hot")) as table:
+        assert table.doubled() == 0
+        with engine.begin() as connection:
+            connection.execute(text("INSERT INTO hot (n) SELECT unnest(array[1, 2, 2, 2, 3])"))
+        assert table.doubled() == 2
+        assert table.numbers(first=2) == Counter({2: 3, 3: 1})
 
 
 def test_wait_ends_when_all_rows_are_there_or_later_ones_overtook_a_lost_one() -> None:

@@ -22,7 +22,7 @@ from rich.console import Console
 from benchmarks.database import Database
 from benchmarks.engine_side import ROUND_SECONDS, Sections, merged, processes_of
 from benchmarks.feeder import Feeder
-from benchmarks.kafka import JARS, PATIENT, put
+from benchmarks.kafka import PATIENT, put
 from benchmarks.processes import plain_job, session_of, standing_still
 from benchmarks.report import Result
 from benchmarks.waiting import wait_until
@@ -42,7 +42,7 @@ from ha_engine.query.session import SparkSettings, spark_conf
 from tests.cluster.nodes import node_on
 from tests.cluster.standalone import Cluster, driver_settings, running_cluster
 from tests.connectors.kafka_broker import create, kafka
-from tests.connectors.kafka_jars import fetch, paths
+from tests.connectors.kafka_jars import SPARK, fetch, spark_jars
 from tests.e2e.node_under_test import NodeUnderTest, running
 
 ROOT = Path(__file__).parents[1]
@@ -132,7 +132,7 @@ def _engine(
 ) -> Iterator[Engine]:
     directory.mkdir()
     application = _application(workload.name, {"sql": workload.sql}, {"log": log})
-    spark = {"spark.jars": ",".join(map(str, paths(JARS)))}
+    spark = {"spark.jars": spark_jars()}
     query = PATIENT["query"] | {"spark": spark, "shuffle_partitions": CORES}
     with _node(cluster, directory, application, database, PATIENT | {"query": query}) as node:
         yield Engine(node, workload.name)
@@ -184,7 +184,7 @@ def _plain(
         "progress": str(directory / "progress"),
         "spark": conf
         | driver_settings([ROOT])
-        | {"spark.jars": ",".join(map(str, paths(JARS))), "spark.cores.max": str(CORES)},
+        | {"spark.jars": spark_jars(), "spark.cores.max": str(CORES)},
     }
     with plain_job("benchmarks.plain_cluster_job", directory, settings) as process:
         yield Plain(process, directory / "progress")
@@ -199,7 +199,7 @@ def measure(
     console: Console,
 ) -> None:
     """Add to ``result`` the rows a second of a node and of a plain job on one cluster."""
-    fetch(JARS)
+    fetch(SPARK)
     build(JAR)
     with kafka() as brokers, running_cluster(workers=2, cores=2, memory="1500m") as cluster:
         for workload in (WORKLOADS[0], WINDOWED):

@@ -36,12 +36,10 @@ from benchmarks.report import Result
 from benchmarks.waiting import wait_until
 from benchmarks.workload import BATCH_EVENTS, WORKLOADS, Workload, as_ndjson, requests
 from tests.connectors.kafka_broker import KafkaCluster, create, kafka
-from tests.connectors.kafka_jars import classpath, fetch
+from tests.connectors.kafka_jars import SPARK, fetch, spark_jars
 from tests.e2e.node_under_test import NodeUnderTest, running
 
 PARTITIONS = 2
-JARS = Path(__file__).with_name("spark_kafka_jars.txt")
-"""Spark's Kafka connector and what it needs."""
 RATIO_MIN = 0.8
 LOOK_SECONDS = 0.1
 WORKLOAD: Workload = WORKLOADS[1]
@@ -165,7 +163,7 @@ def _plain(directory: Path, cluster: KafkaCluster, topics: Topics) -> Iterator[P
         "output": topics.output,
         "batch_events": BATCH_EVENTS,
         "checkpoint": str(directory / "checkpoint"),
-        "jars": classpath(JARS).replace(":", ","),
+        "jars": spark_jars(),
     }
     with plain_job("benchmarks.plain_kafka_job", directory, settings) as process:
         yield Plain(process)
@@ -179,7 +177,7 @@ def measure(
     result: Result,
     console: Console,
 ) -> None:
-    fetch(JARS)
+    fetch(SPARK)
     with kafka() as cluster:
         topics = {name: Topics(cluster.brokers, name) for name in ("engine", "plain")}
         with (

@@ -39,9 +39,8 @@ from ha_engine.query.session import SparkSettings, spark_conf
 from tests.cluster.marks import Ends, Marks, serving
 from tests.cluster.standalone import Cluster, executor_settings, running_cluster
 from tests.connectors.kafka_broker import create, kafka
-from tests.connectors.kafka_jars import classpath, fetch
+from tests.connectors.kafka_jars import SPARK, fetch, spark_jars
 
-JARS = Path(__file__).with_name("spark_kafka_jars.txt")
 ROOT = Path(__file__).parents[1]
 WORKER = ROOT / "ha_engine" / "query" / "python_worker"
 WAYS = ("spark", "wrapper", "short", "python")
@@ -184,14 +183,14 @@ def _computed(records: DataFrame, workload: Workload) -> DataFrame:
 
 @contextmanager
 def _session(cluster: Cluster, directory: Path) -> Iterator[SparkSession]:
-    fetch(JARS)
+    fetch(SPARK)
     jar = directory / "marked-kafka.jar"
     build(jar)
     # Spark waits ten seconds for plain Python, which a busy host may need to import PySpark.
     os.environ |= {"PYSPARK_PYTHON": str(WORKER), "HA_ENGINE_PYTHON": sys.executable}
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable  # it is asked for its version
     own = {
-        "spark.jars": ",".join([str(jar), *classpath(JARS).split(":")]),
+        "spark.jars": f"{jar},{spark_jars()}",
         "spark.executor.memory": "512m",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
         **executor_settings(WORKER, [ROOT]),

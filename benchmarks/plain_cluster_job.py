@@ -24,10 +24,7 @@ LOOK_SECONDS = 0.02
 def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder
-    for key, value in settings["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = SparkSession.builder.config(map=settings["spark"]).getOrCreate()
     (workload,) = (one for one in WORKLOADS if one.name == settings["workload"])
     rows = rows_of(spark, settings).withWatermark(*WATERMARK)
     rows.createOrReplaceTempView(workload.name)

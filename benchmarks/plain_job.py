@@ -108,10 +108,8 @@ def start(
 def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else a data source runs in the system's python
-    builder = SparkSession.builder
-    for key, value in (spark_conf(SparkSettings()) | settings["spark"]).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    conf = spark_conf(SparkSettings()) | settings["spark"]
+    spark = SparkSession.builder.config(map=conf).getOrCreate()
     register_source(spark, SpoolSource)
     report = Report(Path(settings["report"]))
     spark.streams.addListener(Progress(report))

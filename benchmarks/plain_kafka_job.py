@@ -31,10 +31,8 @@ def rows_of(spark: SparkSession, settings: dict[str, Any]) -> DataFrame:
 def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder
-    for key, value in spark_conf(SparkSettings()).items():
-        builder = builder.config(key, value)
-    spark = builder.config("spark.jars", settings["jars"]).getOrCreate()
+    conf = spark_conf(SparkSettings()) | {"spark.jars": settings["jars"]}
+    spark = SparkSession.builder.config(map=conf).getOrCreate()
     (workload,) = (one for one in WORKLOADS if one.name == settings["workload"])
     rows_of(spark, settings).createOrReplaceTempView(workload.name)
     values = spark.sql(workload.sql).selectExpr("to_json(struct(*)) AS value")

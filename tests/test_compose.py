@@ -14,13 +14,12 @@ import yaml
 from ha_engine.config.load import load_config, load_tree
 from ha_engine.config.receiver import ReceiverConfig
 from ha_engine.query.application import load_application
-from tests.connectors.kafka_jars import paths
+from tests.connectors.kafka_jars import SPARK, paths
 from tests.programs import found, needs
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = ROOT / "compose"
 CLUSTER = COMPOSE / "cluster"
-SPARK_JARS = ROOT / "benchmarks" / "spark_kafka_jars.txt"
 
 
 def services_in(directory: Path) -> dict[str, Any]:
@@ -180,7 +179,7 @@ def test_the_image_has_the_jars_that_the_queries_name() -> None:
     target = "/opt/ha-engine/share/spark"
     assert f"compose/spark_jars.py {target}" in (COMPOSE / "Dockerfile").read_text()
     named = config.query.spark["spark.jars"].split(",")
-    assert sorted(named) == sorted(f"{target}/{path.name}" for path in paths(SPARK_JARS))
+    assert sorted(named) == sorted(f"{target}/{path.name}" for path in paths(SPARK))
 
 
 @needs("haproxy")

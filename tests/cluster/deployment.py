@@ -15,19 +15,13 @@ from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.cluster.nodes import node_on
 from tests.cluster.standalone import Cluster, running_cluster
 from tests.connectors.kafka_broker import KafkaCluster, mortal_kafka
-from tests.connectors.kafka_jars import fetch, paths
+from tests.connectors.kafka_jars import SPARK, fetch, spark_jars
 from tests.connectors.receivers import Receiver
 from tests.e2e.databases import fresh_database
 from tests.e2e.pair import Pair
 
-CONNECTOR = Path(__file__).parents[2] / "benchmarks" / "spark_kafka_jars.txt"
 Step = Callable[[str], AbstractContextManager[None]]
 """A context in which a part starts, with words for what happens in it."""
-
-
-def connector_jars() -> str:
-    """Return the jars of Spark's Kafka connector, as ``spark.jars`` names them."""
-    return ",".join(map(str, paths(CONNECTOR)))
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,7 @@ class Services:
 
     def pair(self, home: Path, application: str, **sections: dict[str, Any]) -> Pair:
         """Make a pair, which is not started yet. Each node has two executors of one core."""
-        spark = {"spark.jars": connector_jars()}
+        spark = {"spark.jars": spark_jars()}
         query = {"spark": spark, **sections.pop("query", {})}
         node = partial(node_on, self.cluster, home / "shared")
         return Pair(home, application, self.url, node, query=query, **sections)
@@ -49,7 +43,7 @@ class Services:
 
 def start_services(stack: ExitStack, home: Path, step: Step) -> Services:
     """Start the services, which end with ``stack``."""
-    fetch(CONNECTOR)
+    fetch(SPARK)
     build(JAR)
     with step("start PostgreSQL"):
         postgres = stack.enter_context(EmbeddedPostgres(home / "postgres"))

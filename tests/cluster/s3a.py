@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.connectors.kafka_jars import fetch, paths
+from tests.connectors.kafka_jars import fetch, spark_jars
 from tests.connectors.s3_broker import S3Broker
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "writer", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -16,7 +16,7 @@ JARS = Path(__file__).parent / "s3a_jars.txt"
 def settings(broker: S3Broker) -> dict[str, str]:
     """Fetch the jars that are missing, and return the content of ``query.spark``."""
     fetch(JARS)
-    return {"spark.jars": ",".join(map(str, paths(JARS)))} | {
+    return {"spark.jars": spark_jars(JARS)} | {
         f"spark.hadoop.fs.s3a.{name}": value
         for name, value in {
             "endpoint": broker.url,

@@ -20,7 +20,7 @@ from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.connectors.kafka_broker import kafka, new_topic
-from tests.connectors.kafka_jars import fetch, needs_kafka, paths
+from tests.connectors.kafka_jars import SPARK, fetch, needs_kafka, spark_jars
 from tests.connectors.receivers import Receiver
 from tests.e2e.databases import fresh_database
 from tests.e2e.flights import Flights
@@ -36,7 +36,6 @@ pytestmark = [
     pytest.mark.nightly("two Sparks and a broker take a minute and a half"),
     pytest.mark.spark,
 ]
-CONNECTOR = Path(__file__).parents[2] / "benchmarks" / "spark_kafka_jars.txt"
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +103,8 @@ def flying(
 ) -> Iterator[LoggedFlights]:
     """Run a pair with the application ``text``."""
     build(JAR)
-    fetch(CONNECTOR)
-    spark: dict[str, Any] = {"spark": {"spark.jars": ",".join(map(str, paths(CONNECTOR)))}}
+    fetch(SPARK)
+    spark: dict[str, Any] = {"spark": {"spark.jars": spark_jars()}}
     with fresh_database(postgres, "kafka_log") as url:
         pair = Pair(directory, text, url, query=spark)
         with running_pair(pair):

@@ -24,7 +24,7 @@ from tests.cluster.committed_records import Groups, Records, add
 from tests.cluster.marks import Ends, Marks, serving
 from tests.cluster.standalone import Cluster, executor_settings, running_cluster
 from tests.connectors.kafka_broker import admin, create, kafka, new_topic
-from tests.connectors.kafka_jars import classpath, fetch, needs_kafka
+from tests.connectors.kafka_jars import SPARK, fetch, needs_kafka, spark_jars
 from tests.programs import needs
 from tests.waiting import wait_ended, wait_until
 
@@ -36,7 +36,6 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-CONNECTOR = ROOT / "benchmarks" / "spark_kafka_jars.txt"
 START_SECONDS = 120.0
 BATCH_SECONDS = 60.0
 
@@ -55,7 +54,7 @@ def spark_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    fetch(CONNECTOR)
+    fetch(SPARK)
     jar = tmp_path_factory.mktemp("jar") / "marked-kafka.jar"
     build(jar)
     return jar
@@ -201,7 +200,7 @@ class Bench:
             "spark.cores.max": str(cores),
             "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
-            "spark.jars": classpath(CONNECTOR).replace(":", ","),
+            "spark.jars": spark_jars(),
             # Only the driver gets the jar: the executors need no class of it.
             "spark.driver.extraClassPath": str(self._jar),
             **executor_settings(Path(sys.executable), [ROOT]),

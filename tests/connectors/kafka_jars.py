@@ -21,7 +21,9 @@ import pytest
 REPOSITORY = os.environ.get("MAVEN_REPOSITORY", "https://repo.maven.apache.org/maven2")
 _CACHE = Path(os.environ.get("HA_ENGINE_TEST_CACHE", "~/.cache/ha-engine-tests")).expanduser()
 BROKER = Path(__file__).parent / "kafka_jars.txt"
-"""The pinned jars of a broker. A benchmark has a list of its own."""
+"""The pinned jars of a broker."""
+SPARK = Path(__file__).parents[2] / "benchmarks" / "spark_kafka_jars.txt"
+"""The pinned jars of Spark's Kafka connector, and of what it needs."""
 _FIRST_METADATA = "bootstrap.checkpoint"
 _SECONDS = 120
 
@@ -45,6 +47,11 @@ def paths(pins: Path = BROKER) -> list[Path]:
 def classpath(pins: Path = BROKER) -> str:
     """The jars, for Java."""
     return ":".join(map(str, paths(pins)))
+
+
+def spark_jars(pins: Path = SPARK) -> str:
+    """The jars, as ``spark.jars`` names them."""
+    return ",".join(map(str, paths(pins)))
 
 
 def first_metadata() -> Path:

@@ -21,7 +21,7 @@ from ha_engine.outbox import Admission
 from ha_engine.query.application import load_application
 from ha_engine.v1 import local_pb2 as pb
 from tests.connectors.kafka_broker import KafkaCluster, admin, mortal_kafka, new_topic
-from tests.connectors.kafka_jars import fetch, needs_kafka, paths
+from tests.connectors.kafka_jars import SPARK, fetch, needs_kafka, paths
 from tests.connectors.test_kafka_source import LOGIN, add_scram_user, trusting, with_certificate
 from tests.programs import needs
 from tests.query.local_node import LocalNode, run_command
@@ -34,7 +34,6 @@ pytestmark = [
     pytest.mark.nightly("a Spark of its own and a broker take half a minute"),
     pytest.mark.spark,
 ]
-CONNECTOR = Path(__file__).parents[2] / "benchmarks" / "spark_kafka_jars.txt"
 OUTAGE_SECONDS = 300
 """A task waits two minutes for the brokers."""
 
@@ -114,7 +113,7 @@ def secured(cluster: KafkaCluster) -> dict[str, Any]:
 @contextmanager
 def running(streams: Callable[[KafkaCluster], dict[str, Any]]) -> Iterator[Bench]:
     build(JAR)
-    fetch(CONNECTOR)
+    fetch(SPARK)
     with ExitStack() as stack:
         cluster = stack.enter_context(mortal_kafka())
         directory = Path(tempfile.mkdtemp(prefix="ha-q-"))
@@ -123,7 +122,7 @@ def running(streams: Callable[[KafkaCluster], dict[str, Any]]) -> Iterator[Bench
         bench = Bench(cluster, node, streams(cluster))
         node.start()
         stack.callback(node.stop)
-        process = subprocess.Popen(command_line(node, paths(CONNECTOR)), start_new_session=True)
+        process = subprocess.Popen(command_line(node, paths(SPARK)), start_new_session=True)
         stack.callback(wait_ended, process, within=60)
         stack.callback(process.terminate)
         yield bench

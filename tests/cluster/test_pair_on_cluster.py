@@ -15,6 +15,7 @@ from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.cluster.nodes import node_on
 from tests.cluster.standalone import Cluster, running_cluster
+from tests.cluster.takeovers import fail_back, fail_over
 from tests.e2e.databases import fresh_database
 from tests.e2e.flights import Flights, flying
 from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
@@ -27,9 +28,6 @@ pytestmark = [
     pytest.mark.nightly("six JVMs take a minute to start"),
     pytest.mark.spark,
 ]
-
-
-CONTINUED = "query continues the checkpoint of an earlier active"
 
 
 @pytest.fixture(scope="module")
@@ -112,21 +110,8 @@ def test_rows_are_those_of_the_reference_after_the_active_was_killed(flights: Fl
 def test_warm_queries_continue_the_checkpoint_of_the_killed_active(warm: Flights) -> None:
     warm.send(20_000)
     warm.require_equal()
-    pair = warm.pair
-    first = pair.active()
-    assert first is not None
-    second = pair.other(first)
-    first.kill_everything()
-    warm.send(5_000)
-    warm.require_equal()
-    assert CONTINUED in second.log_text()
-    first.start()
-    pair.wait_protected()
-    assert second.http.post("/v1/switchover").is_success
-    wait_until(lambda: pair.active() is first, within=SPARK_SECONDS)
-    warm.send(5_000)
-    warm.require_equal()
-    assert CONTINUED in first.log_text()
+    first, second = fail_over(warm, 5_000)
+    fail_back(warm, first, second, 5_000)
 
 
 def test_buckets_have_the_rows_of_the_reference_after_an_executor_and_the_active_were_killed(

@@ -15,6 +15,7 @@ from ha_engine.query.object_checkpoints import Bucket
 from tests.cluster import s3a
 from tests.cluster.nodes import node_on
 from tests.cluster.standalone import running_cluster
+from tests.cluster.takeovers import fail_back, fail_over
 from tests.connectors.s3_broker import S3Broker, running_broker
 from tests.e2e.databases import fresh_database
 from tests.e2e.flights import Flights, flying
@@ -31,7 +32,6 @@ pytestmark = [
     ),
     pytest.mark.spark,
 ]
-CONTINUED = "query continues the checkpoint of an earlier active"
 
 
 @pytest.fixture
@@ -62,23 +62,10 @@ def test_warm_queries_continue_on_object_storage_after_the_active_was_killed(
 ) -> None:
     warm.send(20_000)
     warm.require_equal()
-    pair = warm.pair
-    first = pair.active()
-    assert first is not None
-    second = pair.other(first)
-    first.kill_everything()
-    warm.send(10_000)
-    warm.require_equal()
-    assert CONTINUED in second.log_text()
+    first, second = fail_over(warm, 10_000)
     snapshot_now(second)
-    first.start()
-    pair.wait_protected()
-    assert second.http.post("/v1/switchover").is_success
-    wait_until(lambda: pair.active() is first, within=SPARK_SECONDS)
-    warm.send(5_000)
-    warm.require_equal()
-    assert CONTINUED in first.log_text()
+    fail_back(warm, first, second, 5_000)
     # Of the folders of former drivers nothing is left, also of what Hadoop wrote there.
     bucket = Bucket("s3a://events/ha/test", s3a.settings(broker))
-    homes = [f"{node}/{query}" for node in pair.nodes for query in ("alerts", "delays")]
+    homes = [f"{node}/{query}" for node in warm.pair.nodes for query in ("alerts", "delays")]
     wait_until(lambda: all(len(bucket.folders(home)) == 1 for home in homes), within=SPARK_SECONDS)

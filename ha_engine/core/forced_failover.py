@@ -71,6 +71,11 @@ class ForcedFailover:
         self._asked: on.FailoverForced | None = None
         self._epoch = 0
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a request of an operator waits for the read of the row."""
+        return self._asked is not None
+
     def may_lose(self) -> Loss:
         row = self._lease.row
         in_sync = row.in_sync if row is not None else ()

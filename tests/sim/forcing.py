@@ -50,7 +50,7 @@ def _switch_off(group: Group, node: SimNode) -> None:
 def _ask(group: Group, node: SimNode) -> None:
     done = group.facts.newest is not None and group.facts.newest.in_sync == (node.member,)
     # A node that may still act on a request relies on what the operator has confirmed.
-    pending = node.alive and node.core.forced_failover._asked is not None
+    pending = node.alive and node.core.forced_failover.is_asked
     if done or (group.now >= group.forces_until and not pending):
         _switch_on(group)
         return

@@ -31,7 +31,7 @@ from ha_engine.config.sections import (
 from ha_engine.config.server_tls import listens_beyond_loopback
 from ha_engine.system.runtime_dir import SOCKET_NAME, SOCKET_PATH_BYTES_MAX, derived_runtime_dir
 
-_HAS_SECRET = re.compile(r"fs\.s3a\.(access\.key|secret\.key|session\.token)$")
+_HAS_SECRET = re.compile(r"fs\.s3a\.(bucket\..+\.)?(access\.key|secret\.key|session\.token)$")
 
 
 class Config(Section):

@@ -281,6 +281,11 @@ def test_each_node_keeps_its_checkpoints_in_its_own_place_on_a_cluster(tmp_path:
             f"execution: {{{ON_STORAGE}}}\nquery: {{spark: {{spark.hadoop.fs.s3a.secret.key: x}}}}",
             "put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into the environment",
         ),
+        (
+            f"execution: {{{ON_STORAGE}}}\n"
+            "query: {spark: {spark.hadoop.fs.s3a.bucket.events.access.key: x}}",
+            "can be seen by other users of this host",
+        ),
         ("query: {master: 'local[2]'}", "is now execution.master"),
     ],
 )

@@ -84,7 +84,7 @@ def published_bytes() -> int:
     return HEADER_BYTES + PUBLISHED_BYTES + NUMBER_DIGITS
 
 
-def requests_per_batch(state_partitions: int, stores: int) -> int:
+def files_per_batch(state_partitions: int, stores: int) -> int:
     """The files that Spark writes for a batch: one for each store, and two for the query."""
     return state_partitions * stores + 2
 
@@ -93,7 +93,7 @@ def figures(of: Deployment) -> Iterator[tuple[str, str, float]]:
     """The name, the unit and the value of each figure."""
     batches = of.queries / of.batch_seconds
     records = of.topics / of.ask_seconds
-    writes = batches * requests_per_batch(of.state_partitions, of.stores)
+    writes = batches * files_per_batch(of.state_partitions, of.stores)
     upkeep = 2 * of.queries * of.state_partitions * of.stores / MAINTENANCE_SECONDS
     journal = records * log_record_bytes(of.partitions)
     journal += batches * (mark_bytes() + published_bytes())

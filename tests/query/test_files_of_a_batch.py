@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.sizing import requests_per_batch
+from benchmarks.sizing import files_per_batch
 from ha_engine.query.application import StreamApplication
 from ha_engine.query.checkpoint_files import last_finished
 from ha_engine.query.runner import QueryRunner
@@ -54,7 +54,7 @@ def test_batch_writes_the_files_of_the_model(
         files.append(_written(_checkpoint(node)))
     running.halt("found")
     written = sorted(str(one.relative_to(node.checkpoints)) for one in files[3] - files[2])
-    assert len(written) == requests_per_batch(PARTITIONS, stores), written
+    assert len(written) == files_per_batch(PARTITIONS, stores), written
 
 
 def _checkpoint(node: LocalNode) -> Path:

@@ -3,4 +3,5 @@
 ``place`` has the destination of the buckets, which the driver sends to the tasks.
 ``plugin`` writes one bucket of a batch with a plug-in.
 ``task``  writes one bucket of a batch, and says whether it did.
+``atomic`` begins and commits a batch of which readers see all rows at once.
 """

@@ -10,13 +10,15 @@ from typing import Literal
 class Table:
     """A table of a ``postgres`` sink, and its database.
 
-    ``url`` is that of the database, with the password. ``connect_timeout`` is in seconds.
+    ``url`` is that of the database, with the password. ``connect_timeout`` is in seconds. If
+    batches are ``atomic``, readers see all rows of a batch at once.
     """
 
     url: str = field(repr=False)
     connect_timeout: float
     name: str
     mode: Literal["insert", "upsert"]
+    atomic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 A bucket of a table is one transaction, which also updates the bucket's ledger row. The ledger row
 decides whether a task writes. A task that runs again finds that the bucket has the batch. A task of
-an earlier active finds a higher epoch (RULES.md#r24). The module ``plugin`` writes to any other
-kind of sink.
+an earlier active finds a higher epoch (RULES.md#r24). If batches are atomic, a task writes into a
+staging table instead, from which the driver moves the rows. The module ``plugin`` writes to any
+other kind of sink.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from ha_engine.buckets.atomic import staged_store
 from ha_engine.buckets.place import BucketPlace, Plugin, Table
 from ha_engine.buckets.plugin import PluginBucket
 from ha_engine.errors import EngineError, Fenced, SinkRefused, SinkUnavailable
@@ -21,6 +24,7 @@ from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.sink_store import PostgresSinkStore
 from ha_engine.postgres.sink_table import Target
+from ha_engine.postgres.staged_store import TASK
 from ha_engine.publish.sinks.copy_text import CopyText, copy_text
 
 OUTCOME = pa.schema(
@@ -29,30 +33,41 @@ OUTCOME = pa.schema(
         ("failure", pa.string()),
         ("reason", pa.string()),
         ("epoch", pa.int64()),
+        ("task", pa.int64()),
+        ("staged", pa.int64()),
     ]
 )
 """The columns of a task's outcome. ``failure`` is the name of an error, ``reason`` its message, and
-``epoch`` that of Fenced."""
-OUTCOME_DDL = "bucket int, failure string, reason string, epoch bigint"
+``epoch`` that of Fenced. ``staged`` is the number of rows that ``task`` wrote into a staging
+table."""
+OUTCOME_DDL = "bucket int, failure string, reason string, epoch bigint, task bigint, staged bigint"
 _ERRORS = {error.__name__: error for error in (SinkUnavailable, SinkRefused)}
 
 
 def write_partition(
-    place: BucketPlace, number: int, sizes: Mapping[int, int], parts: Iterator[pa.RecordBatch]
+    place: BucketPlace,
+    number: int,
+    sizes: Mapping[int, int],
+    stage: str | None,
+    parts: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Write this task's partition, which is the bucket of the same number, and yield its outcome.
 
-    ``sizes`` has the rows of each bucket that has rows. An outcome is a row and not an exception,
-    since Spark would repeat a task that raises.
+    ``sizes`` has the rows of each bucket that has rows. ``stage`` is the staging table of an atomic
+    batch. An outcome is a row and not an exception, since Spark would repeat a task that raises.
     """
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None
-    bucket = context.partitionId()
-    outcome: dict[str, object] = {"bucket": bucket}
+    bucket, task = context.partitionId(), context.taskAttemptId()
+    size = sizes.get(bucket, 0)
+    outcome: dict[str, object] = {"bucket": bucket, "task": task}
     try:
-        write_bucket(place, number, bucket, sizes.get(bucket, 0), parts)
+        if stage is None:
+            write_bucket(place, number, bucket, size, parts)
+        else:
+            outcome["staged"] = stage_bucket(place, stage, task, size, parts)
     except (SinkUnavailable, SinkRefused, Fenced) as error:
         outcome |= {"failure": type(error).__name__, "reason": str(error)}
         outcome["epoch"] = error.epoch if isinstance(error, Fenced) else None
@@ -81,6 +96,21 @@ def write_bucket(
                 return opened.deliver(number, rows)
 
 
+def stage_bucket(
+    place: BucketPlace, stage: str, task: int, size: int, parts: Iterator[pa.RecordBatch]
+) -> int:
+    """Write the rows of a bucket into the staging table as rows of ``task``, and return their
+    number, of which an upsert has one for each key.
+
+    No other task of the attempt has the number ``task``. ``size`` and the memory are as in
+    ``write_bucket``. Raises SinkUnavailable or SinkRefused.
+    """
+    assert isinstance(place.target, Table)
+    texts = _Texts(place, place.target, size, parts, task)
+    with closing(staged_store(place)) as store:
+        return store.stage(stage, texts.parts(), texts.remaining)
+
+
 def require_seen(place: BucketPlace, number: int, buckets: Iterable[int]) -> None:
     """Raise SinkRefused if this host does not see what tasks have written for ``buckets``."""
     if isinstance(place.target, Plugin):
@@ -106,23 +136,50 @@ def _write_rows(
     key = LedgerKey(place.group, place.query, place.sink).of_bucket(bucket, place.buckets)
     target = Target(table.name, table.mode, place.key)
     store = PostgresSinkStore(engine, key, target, group_id=place.group_id)
-    until = time.monotonic() + place.timeout
-
-    def texts() -> Iterator[CopyText]:
-        """Each part gets the whole time, since a bucket has any number of parts."""
-        nonlocal until
-        rows = 0
-        for part in _tables(table, parts):
-            rows += part.num_rows
-            until = time.monotonic() + place.timeout
-            yield copy_text(part, place.key)
-        until = time.monotonic() + place.timeout
-        _require_size(rows, size)
-
+    texts = _Texts(place, table, size, parts)
     try:
-        return store.publish(number, place.epoch, texts(), lambda: until - time.monotonic())
+        return store.publish(number, place.epoch, texts.parts(), texts.remaining)
     finally:
         store.close()
+
+
+@dataclass
+class _Texts:
+    """The rows of a bucket as text, and the time to write them.
+
+    Each part gets the whole time, since a bucket has any number of parts. The rows name ``task`` if
+    it is given.
+    """
+
+    place: BucketPlace
+    table: Table
+    size: int
+    batches: Iterator[pa.RecordBatch]
+    task: int | None = None
+    _until: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._begin_part()
+
+    def parts(self) -> Iterator[CopyText]:
+        """Raises SinkUnavailable at the end if the bucket has another size."""
+        rows = 0
+        for part in _tables(self.table, self.batches):
+            rows += part.num_rows
+            self._begin_part()
+            if self.task is not None:
+                names = pa.repeat(pa.scalar(self.task, pa.int64()), part.num_rows)
+                part = part.append_column(TASK, names)
+            yield copy_text(part, self.place.key)
+        self._begin_part()
+        _require_size(rows, self.size)
+
+    def remaining(self) -> float:
+        """The seconds that are left for the present part."""
+        return self._until - time.monotonic()
+
+    def _begin_part(self) -> None:
+        self._until = time.monotonic() + self.place.timeout
 
 
 def _require_size(rows: int, size: int) -> None:

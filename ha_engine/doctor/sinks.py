@@ -74,7 +74,11 @@ def _lacking(connection: Connection, sink: SinkSpec, schema: str) -> Iterator[st
         case PostgresSinkSpec():
             target = Target(sink.table, sink.mode, sink.key, sink.auto_create)
             rights, where = _TABLE_RIGHTS[sink.mode], target.schema
+            if sink.atomic:
+                rights = tuple(dict.fromkeys(("SELECT", *rights)))
             yield from _on_table(connection, where, target.table, rights, target.auto_create)
+            if sink.atomic and not connection.scalar(_MAY_CREATE, {"schema": where}):
+                yield "the right CREATE in the schema of its table, for its staging tables"
         case PluginSinkSpec():
             where = schema
     yield from _on_table(connection, where, LEDGER, _LEDGER_RIGHTS, creates=True)

@@ -148,7 +148,7 @@ def _postgres_sink(
     engine = database_engine(config, _url_of(query, spec, base), config.publish.timeout)
     if spec.buckets is None:
         return PostgresSink(spec.name, PostgresSinkStore(engine, key, target), spec.key)
-    buckets = PostgresBucketStore(engine, key, target, spec.buckets)
+    buckets = PostgresBucketStore(engine, key, target, spec.buckets, atomic=spec.atomic)
     return BucketedSink(spec.name, buckets, spec.key, last_mark)
 
 
@@ -195,7 +195,8 @@ def _target(config: Config, query: str, spec: SinkSpec, base: Path) -> Table | P
     match spec:
         case PostgresSinkSpec():
             url = _url_of(query, spec, base) or config.database.url.get_secret_value()
-            return Table(url, config.database.connect_timeout, spec.table, spec.mode)
+            timeout = config.database.connect_timeout
+            return Table(url, timeout, spec.table, spec.mode, spec.atomic)
         case PluginSinkSpec():
             where = f"query {query}: sink {spec.name}"
 

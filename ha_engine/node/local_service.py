@@ -400,8 +400,10 @@ def _to_reply(place: BucketPlace) -> pb.LocateBucketsReply:
         buckets=place.buckets,
     )
     match place.target:
-        case Table(url, connect_timeout, name, mode):
-            table = pb.BucketTable(url=url, connect_timeout=connect_timeout, name=name, mode=mode)
+        case Table(url, connect_timeout, name, mode, atomic):
+            table = pb.BucketTable(
+                url=url, connect_timeout=connect_timeout, name=name, mode=mode, atomic=atomic
+            )
             reply.table.CopyFrom(table)
         case Plugin(kind, options, messages, directory):
             plugin = pb.BucketPlugin(

@@ -13,6 +13,7 @@
 ``sink_types`` has the column types of a sink's table.
 ``sink_store`` writes a batch into a sink's table and moves its ledger row in the same transaction.
 ``bucket_store`` has the ledger rows of a sink whose buckets Spark's tasks write.
+``staged_store`` lets tasks write a batch into a staging table, and moves its rows in one step.
 ``table_rows`` writes rows into a sink's table.
 ``ledger`` has the SQL for a ledger row, which names the last batch of a sink.
 ``ledger_store`` runs each access to a ledger row as a transaction with a deadline.

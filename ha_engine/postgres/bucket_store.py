@@ -18,12 +18,17 @@ class PostgresBucketStore(SinkTable):
     """The table of a sink, and one ledger row for each of its ``buckets``.
 
     A batch is published once every bucket has it. Buckets differ by at most one batch, since a
-    query begins a batch after every bucket has the batch before.
+    query begins a batch after every bucket has the batch before. If batches are ``atomic``, the
+    sink has one ledger row, and all its buckets have the same batches.
     """
 
-    def __init__(self, engine: Engine, key: LedgerKey, target: Target, buckets: int) -> None:
+    def __init__(
+        self, engine: Engine, key: LedgerKey, target: Target, buckets: int, *, atomic: bool = False
+    ) -> None:
         super().__init__(engine, key, target)
         keys = [key.of_bucket(bucket, buckets) for bucket in range(buckets)]
+        if atomic:
+            keys = [key.of_batch()]
         self._key, self._names = key, [one.sink for one in keys]
         self._buckets = [Ledger(one, target.schema) for one in keys]
 

@@ -3,7 +3,8 @@
 
 The ledger has one row per (group, query, sink), in the schema of the sink's table. The transaction
 that writes a batch's rows also updates the ledger row. A sink with buckets has one ledger row for
-each bucket. Each function of this module runs in its caller's transaction.
+each bucket, or one in all if its batches are atomic. Each function of this module runs in its
+caller's transaction.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
 TABLE = "ha_engine_ledger"
 _BUCKET = "#"
 """Divides the name of a sink, which cannot contain it, from the number of a bucket."""
+_BATCH = "batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class LedgerKey:
     def of_all(self, buckets: int) -> LedgerKey:
         """The key of the one ledger row of a sink with ``buckets`` that have none themselves."""
         return replace(self, sink=f"{self.sink}{_BUCKET}all/{buckets}")
+
+    def of_batch(self) -> LedgerKey:
+        """The key of the one ledger row of a sink whose tasks write a batch in one step."""
+        return replace(self, sink=f"{self.sink}{_BUCKET}{_BATCH}")
 
 
 class Ledger:
@@ -125,6 +131,17 @@ class Ledger:
         require_has(*self._read(connection), epoch, batch, self._key.sink)
         return False
 
+    def has(self, connection: Connection, epoch: int, batch: int) -> bool:
+        """Return whether the ledger row has ``batch``, and False if the row ends just before it.
+
+        Raises as ``advance`` does.
+        """
+        found = self._read(connection)
+        if found == (epoch, batch - 1):
+            return False
+        require_has(*found, epoch, batch, self._key.sink)
+        return True
+
     def _read(self, connection: Connection) -> tuple[int, int]:
         ledger = self.table.c
         columns = (ledger.epoch, ledger.batch, ledger.group_id)
@@ -158,7 +175,8 @@ def require_same_buckets(
     """Raise SinkRefused if the sink has a ledger row besides those of the sinks named ``rows``.
 
     Another number of buckets divides a batch's rows in another way. So a batch of which some
-    buckets are written could neither be continued nor repeated.
+    buckets are written could neither be continued nor repeated. A sink whose batches are atomic has
+    no such batch, and its one ledger row does not name the number.
     """
     name = key.sink.partition(_BUCKET)[0]
     of_sink = func.split_part(table.c.sink, _BUCKET, 1) == name
@@ -167,11 +185,21 @@ def require_same_buckets(
         select(table.c.sink).where(*of_query, of_sink, table.c.sink.not_in(rows)).limit(1)
     ).scalar()
     if found is not None:
-        had = found.rpartition("/")[2] + " buckets" if _BUCKET in found else "no buckets"
         raise SinkRefused(
-            f"sink {name} of query {key.query} has {had} in {table.fullname}, which cannot "
-            "change; give the sink a new name"
+            f"sink {name} of query {key.query} has {_division(found)} in {table.fullname}, which "
+            "cannot change; give the sink a new name"
         )
+
+
+def _division(sink: str) -> str:
+    """How the sink of a ledger row divides its batches, for people."""
+    match sink.partition(_BUCKET)[2]:
+        case "":
+            return "no buckets"
+        case "batch":
+            return "buckets with atomic: batch"
+        case bucket:
+            return f"{bucket.rpartition('/')[2]} buckets without atomic: batch"
 
 
 def require_has(found_epoch: int, found_batch: int, epoch: int, batch: int, sink: str) -> None:

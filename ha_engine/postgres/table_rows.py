@@ -5,7 +5,7 @@ The module ``publish.sinks.copy_text`` converts Arrow data to the text that COPY
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, Any, Protocol
 
 from sqlalchemy import Connection
@@ -47,30 +47,36 @@ def _upsert(connection: Connection, target: Target, parts: Iterable[CsvRows]) ->
         columns = part.columns
         _make_stage(connection, target, columns)
         _copy(connection, target, f"pg_temp.{_STAGE}", part)
-    if not columns:
-        return
-    names = _listed(columns)
-    _execute(
-        connection,
-        # quoted() has quoted the names of the table and its columns.
-        f"INSERT INTO {target.quoted} ({names}) SELECT {names} FROM pg_temp.{_STAGE}"  # noqa: S608
-        f" ON CONFLICT ({_listed(target.key)}) DO {_replacement(target, columns)}",
-    )
+    if columns:
+        insert_from(connection, target, columns, f"pg_temp.{_STAGE}")
+
+
+def insert_from(
+    connection: Connection, target: Target, columns: Sequence[str], source: str
+) -> None:
+    """Insert or upsert ``columns`` of all rows of ``source``, which is SQL of a FROM clause."""
+    names = listed(columns)
+    conflict = ""
+    if target.mode == "upsert":
+        conflict = f" ON CONFLICT ({listed(target.key)}) DO {_replacement(target, columns)}"
+    # quoted() has quoted the names of the table and its columns.
+    statement = f"INSERT INTO {target.quoted} ({names}) SELECT {names} FROM {source}"  # noqa: S608
+    execute(connection, statement + conflict)
 
 
 def _make_stage(connection: Connection, target: Target, columns: tuple[str, ...]) -> None:
     if connection.info.get(_STAGE) == columns:
         return
-    _execute(connection, f"DROP TABLE IF EXISTS pg_temp.{_STAGE}")
-    _execute(
+    execute(connection, f"DROP TABLE IF EXISTS pg_temp.{_STAGE}")
+    execute(
         connection,
         f"CREATE TEMPORARY TABLE {_STAGE} ON COMMIT DELETE ROWS AS"  # noqa: S608 - as above
-        f" SELECT {_listed(columns)} FROM {target.quoted} WITH NO DATA",
+        f" SELECT {listed(columns)} FROM {target.quoted} WITH NO DATA",
     )
     connection.info[_STAGE] = columns
 
 
-def _replacement(target: Target, columns: tuple[str, ...]) -> str:
+def _replacement(target: Target, columns: Sequence[str]) -> str:
     others = [quoted(name) for name in columns if name not in target.key]
     if not others:
         return "NOTHING"
@@ -79,7 +85,7 @@ def _replacement(target: Target, columns: tuple[str, ...]) -> str:
 
 def _copy(connection: Connection, target: Target, into: str, part: CsvRows) -> None:
     with _driver(connection).cursor() as cursor:
-        statement = f"COPY {into} ({_listed(part.columns)}) FROM STDIN (FORMAT csv)"
+        statement = f"COPY {into} ({listed(part.columns)}) FROM STDIN (FORMAT csv)"
         cursor.copy_expert(statement, part.body, size=1 << 20)
         # PostgreSQL before 18 ends a COPY at a line that is only \. even inside a quoted value.
         if cursor.rowcount != part.rows:
@@ -89,11 +95,13 @@ def _copy(connection: Connection, target: Target, into: str, part: CsvRows) -> N
             )
 
 
-def _listed(columns: tuple[str, ...]) -> str:
+def listed(columns: Iterable[str]) -> str:
+    """The names of columns, quoted for SQL text."""
     return ", ".join(quoted(name) for name in columns)
 
 
-def _execute(connection: Connection, statement: str) -> None:
+def execute(connection: Connection, statement: str) -> None:
+    """Run SQL text that contains names of columns."""
     # Bypass SQLAlchemy, which would misread a colon or a per cent sign in a name.
     with _driver(connection).cursor() as cursor:
         cursor.execute(statement)

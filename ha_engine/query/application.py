@@ -142,7 +142,8 @@ class PostgresSinkSpec:
     """A table that gets the batches of a query.
 
     If ``url`` is None, the table is in the node's own database. If ``buckets`` is a number, so many
-    tasks of Spark write each batch (RULES.md#r34).
+    tasks of Spark write each batch (RULES.md#r34). Readers then see the buckets of a batch one
+    after the other, or all at once if batches are ``atomic``.
     """
 
     name: str
@@ -152,6 +153,7 @@ class PostgresSinkSpec:
     auto_create: bool = False
     url: str | None = field(default=None, repr=False)
     buckets: int | None = None
+    atomic: bool = False
 
     @property
     def type(self) -> str:
@@ -159,6 +161,8 @@ class PostgresSinkSpec:
 
     @property
     def guarantee(self) -> str:
+        if self.atomic:
+            return "exactly once: all rows of a batch and the ledger move in one transaction"
         if self.buckets is not None:
             return "exactly once: the rows and the ledger of each bucket move in one transaction"
         return "exactly once: the rows and the ledger move in one transaction"
@@ -171,9 +175,10 @@ class PostgresSinkSpec:
     @property
     def digest(self) -> str:
         buckets = [] if self.buckets is None else [str(self.buckets)]
+        atomic = ["atomic"] if self.atomic else []
         auto_create = str(self.auto_create)
         return _digest(
-            "postgres", self.name, self.table, self.mode, *self.key, auto_create, *buckets
+            "postgres", self.name, self.table, self.mode, *self.key, auto_create, *buckets, *atomic
         )
 
 

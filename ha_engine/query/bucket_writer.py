@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
@@ -36,7 +36,8 @@ class BucketWriter:
 
         Raises Fenced, SinkRefused, SinkUnavailable and QueryProcessFailed.
         """
-        from ha_engine.buckets.task import OUTCOME_DDL, error_of, require_seen, write_partition
+        from ha_engine.buckets.atomic import begin, commit, is_atomic
+        from ha_engine.buckets.task import require_seen
 
         place = self.place()
         divided = _once(frame.repartition(place.buckets, *_hashed(frame.schema, place.key)))
@@ -44,14 +45,15 @@ class BucketWriter:
         # The tasks have read the batch. The node now compares the topics with the journal again,
         # since one that changed meanwhile has given other rows.
         place = self.place()
-        tasks = divided.mapInArrow(partial(write_partition, place, number, sizes), OUTCOME_DDL)
-        outcomes = tasks.toArrow().to_pylist()
-        errors = [error for outcome in outcomes if (error := error_of(place, outcome))]
-        if errors:
-            raise min(errors, key=lambda error: _WORST_FIRST.index(type(error)))
-        if {outcome["bucket"] for outcome in outcomes} != set(range(place.buckets)):
-            raise QueryProcessFailed(f"not every bucket of batch {number} was written")
-        require_seen(place, number, sizes)
+        if not is_atomic(place):
+            _run_tasks(place, number, divided, sizes)
+            require_seen(place, number, sizes)
+        elif not sizes:
+            commit(place, number, frame.columns, None, {})
+        elif (stage := begin(place, number, frame.columns)) is not None:
+            outcomes = _run_tasks(place, number, divided, sizes, stage)
+            staged = {outcome["task"]: outcome["staged"] for outcome in outcomes}
+            commit(place, number, frame.columns, stage, staged)
         return sum(sizes.values())
 
     def place(self) -> BucketPlace:
@@ -88,13 +90,34 @@ class BucketWriter:
         )
 
 
+def _run_tasks(
+    place: BucketPlace,
+    number: int,
+    divided: DataFrame,
+    sizes: dict[int, int],
+    stage: str | None = None,
+) -> list[dict[str, Any]]:
+    """Let a task write each partition, and return their outcomes. Raises the worst of their
+    errors."""
+    from ha_engine.buckets.task import OUTCOME_DDL, error_of, write_partition
+
+    write = partial(write_partition, place, number, sizes, stage)
+    outcomes: list[dict[str, Any]] = divided.mapInArrow(write, OUTCOME_DDL).toArrow().to_pylist()
+    errors = [error for outcome in outcomes if (error := error_of(place, outcome))]
+    if errors:
+        raise min(errors, key=lambda error: _WORST_FIRST.index(type(error)))
+    if sorted(outcome["bucket"] for outcome in outcomes) != list(range(place.buckets)):
+        raise QueryProcessFailed(f"not every bucket of batch {number} was written once")
+    return outcomes
+
+
 def _target_in(reply: pb.LocateBucketsReply) -> Table | Plugin:
     if reply.HasField("plugin"):
         plugin = reply.plugin
         return Plugin(plugin.kind, plugin.options, plugin.messages, plugin.directory)
     table = reply.table
     mode = cast(Literal["insert", "upsert"], table.mode)
-    return Table(table.url, table.connect_timeout, table.name, mode)
+    return Table(table.url, table.connect_timeout, table.name, mode, table.atomic)
 
 
 def _once(divided: DataFrame) -> DataFrame:

@@ -35,9 +35,10 @@ Buckets = Annotated[int, Field(ge=1, le=BUCKETS_MAX)]
 
 
 class BucketsSection(Section):
-    """The key that says that Spark's tasks write the sink."""
+    """The keys by which Spark's tasks write the sink, each bucket or all of a batch at once."""
 
     buckets: Buckets | None = None
+    atomic: Literal["batch"] | None = None
 
 
 class PostgresSinkSection(BucketsSection):
@@ -95,10 +96,16 @@ def _sink(where: str, raw: PluginSection, mode: OutputMode, base: Path) -> SinkS
 
 def _plugin_sink(where: str, raw: PluginSection, base: Path) -> PluginSinkSpec:
     options = dict(raw.model_extra or {})
-    given = {"buckets": options.pop("buckets")} if "buckets" in options else {}
+    given = {key: options.pop(key) for key in BucketsSection.model_fields if key in options}
     without = PluginSection(name=raw.name, type=raw.type, **options)
     read = read_section(where, without, sink_kind, base)
-    buckets = _fitting(where, BucketsSection, given).buckets
+    section = _fitting(where, BucketsSection, given)
+    if section.atomic:
+        raise ApplicationError(
+            f"{where}.atomic: only a sink of type postgres has atomic batches of several tasks; "
+            "remove atomic"
+        )
+    buckets = section.buckets
     if buckets is not None and not may_have_buckets(sink_kind(raw.type)):
         raise ApplicationError(
             f"{where}.buckets: a sink of type {raw.type} has no buckets; remove buckets"
@@ -127,11 +134,23 @@ def _postgres_sink(
         raise ApplicationError(
             f"{where}: key is only for mode upsert; remove it or set mode: upsert"
         )
+    if raw.atomic and raw.buckets is None:
+        raise ApplicationError(
+            f"{where}.atomic: atomic is for a sink with buckets, since any other sink writes a "
+            "batch at once; set buckets, or remove atomic"
+        )
     if raw.mode == "insert" and mode is OutputMode.COMPLETE:
         raise ApplicationError(
             f"{where}: output_mode complete repeats the whole result in each batch; "
             "use mode: upsert with key"
         )
     return PostgresSinkSpec(
-        name, raw.table, raw.mode, tuple(raw.key), raw.auto_create, raw.url, raw.buckets
+        name,
+        raw.table,
+        raw.mode,
+        tuple(raw.key),
+        raw.auto_create,
+        raw.url,
+        raw.buckets,
+        raw.atomic is not None,
     )

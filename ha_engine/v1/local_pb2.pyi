@@ -528,11 +528,13 @@ class BucketTable(_message.Message):
     CONNECT_TIMEOUT_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    ATOMIC_FIELD_NUMBER: _builtins.int
     url: _builtins.str
     """With the password."""
     connect_timeout: _builtins.float
     name: _builtins.str
     mode: _builtins.str
+    atomic: _builtins.bool
     def __init__(
         self,
         *,
@@ -540,10 +542,11 @@ class BucketTable(_message.Message):
         connect_timeout: _builtins.float = ...,
         name: _builtins.str = ...,
         mode: _builtins.str = ...,
+        atomic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connect_timeout", b"connect_timeout", "mode", b"mode", "name", b"name", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["atomic", b"atomic", "connect_timeout", b"connect_timeout", "mode", b"mode", "name", b"name", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,6 +26,9 @@ queries:
       - {{name: table, type: postgres, table: reports.late, url: '{url}', {keys}}}
       - {{name: copies, type: files, directory: /var/tmp}}
 """
+BUCKETED = APPLICATION.replace("    sinks:", "    standby: warm\n    sinks:").partition(
+    "      - {{name: copies"
+)[0]
 
 
 @pytest.fixture
@@ -40,9 +43,15 @@ def writer(engine: Engine, database_url: str) -> Iterator[str]:
     run(database_url, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
 
-def finding(home: Path, database_url: str, writer: str, keys: str = "mode: insert") -> Finding:
+def finding(
+    home: Path,
+    database_url: str,
+    writer: str,
+    keys: str = "mode: insert",
+    application: str = APPLICATION,
+) -> Finding:
     config: Config = config_in(home, database_url)
-    Path(config.application).write_text(APPLICATION.format(url=writer, keys=keys))
+    Path(config.application).write_text(application.format(url=writer, keys=keys))
     return sinks.writable(config)
 
 
@@ -97,3 +106,25 @@ def test_ledger_of_a_plug_in_is_checked_only_if_the_node_keeps_it(tmp_path: Path
     assert sinks.writable(away).state is State.OK
     Path(away.application).write_text(f"{head.format()}      - {kafka}\n      - {files}\n")
     assert sinks.writable(away).text.startswith("sink copies of query late cannot be checked: ")
+
+
+def test_sink_with_atomic_batches_needs_the_rights_of_its_staging_tables(
+    database_url: str, tmp_path: Path, writer: str
+) -> None:
+    role = make_url(writer).username
+    run(
+        database_url,
+        "CREATE TABLE reports.late (id int, delay double precision)",
+        "CREATE TABLE reports.ha_engine_ledger ()",
+        f"GRANT USAGE ON SCHEMA reports TO {role}",
+        f"GRANT INSERT ON reports.late TO {role}",
+        f"GRANT SELECT, INSERT, UPDATE ON reports.ha_engine_ledger TO {role}",
+    )
+    assert finding(tmp_path, database_url, writer).state is State.OK
+    atomic = "buckets: 2, atomic: batch", BUCKETED
+    found = finding(tmp_path, database_url, writer, *atomic)
+    assert "lacks SELECT on reports.late" in found.text
+    assert "lacks the right CREATE in the schema of its table, for its staging" in found.text
+    run(database_url, f"GRANT SELECT ON reports.late TO {role}")
+    run(database_url, f"GRANT CREATE ON SCHEMA reports TO {role}")
+    assert finding(tmp_path, database_url, writer, *atomic).state is State.OK

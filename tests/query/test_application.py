@@ -101,6 +101,22 @@ def test_buckets_change_the_digest_of_a_warm_application(tmp_path: Path) -> None
     assert len({without.digest, eight.digest, four.digest}) == 3
 
 
+def test_atomic_batches_need_a_table_with_buckets(tmp_path: Path) -> None:
+    text = GOOD.replace("    sinks:", "    standby: warm\n    sinks:", 1)
+    each = text.replace("auto_create: true", "auto_create: true, buckets: 8")
+    given = each.replace("buckets: 8", "buckets: 8, atomic: batch")
+    by_bucket, by_batch = (load_application(write(tmp_path, one)) for one in (each, given))
+    assert "all rows of a batch" in by_batch.queries["late"].sinks[0].guarantee
+    assert by_bucket.digest != by_batch.digest
+    assert "atomic is for a sink with buckets" in refusal(
+        tmp_path, given.replace("buckets: 8, ", "")
+    )
+    assert "should be 'batch'" in refusal(tmp_path, given.replace("atomic: batch", "atomic: all"))
+    table = "{name: table, type: postgres, table: public.late, auto_create: true"
+    lake = given.replace(table, "{name: lake, type: files, directory: /srv/late")
+    assert "only a sink of type postgres has atomic batches" in refusal(tmp_path, lake)
+
+
 def test_the_digest_of_a_query_covers_its_read_tasks(tmp_path: Path) -> None:
     text = GOOD.replace("    sinks:", "    read_tasks: 8\n    sinks:")
     plain, eight = (load_application(write(tmp_path, one)).queries["late"] for one in (GOOD, text))

@@ -65,7 +65,7 @@ class Node:
         self.node, self.url, self.query, self.spec = node, url, spec.name, sink
         target = Target(sink.table, sink.mode, sink.key, sink.auto_create)
         key = LedgerKey("default", spec.name, sink.name)
-        store = PostgresBucketStore(open_engine(url), key, target, sink.buckets)
+        store = PostgresBucketStore(open_engine(url), key, target, sink.buckets, atomic=sink.atomic)
         self.sink = BucketedSink(sink.name, store, sink.key, lambda: 100)
 
     def claim(self, epoch: int) -> int:
@@ -80,7 +80,11 @@ class Node:
             key=self.spec.key,
             buckets=self.spec.buckets,
             table=pb.BucketTable(
-                url=self.url, connect_timeout=5, name=self.spec.table, mode=self.spec.mode
+                url=self.url,
+                connect_timeout=5,
+                name=self.spec.table,
+                mode=self.spec.mode,
+                atomic=self.spec.atomic,
             ),
         )
         return through
@@ -167,6 +171,43 @@ def test_batch_that_failed_in_one_bucket_is_completed(
     assert ledger(database_url) == [(2, 1)] * 3
 
 
+def test_atomic_batch_that_one_row_failed_is_not_visible_and_then_completed(
+    node: LocalNode, application: Applications, runner: Runners, database_url: str
+) -> None:
+    app = application(COUNTS.replace("buckets: 3", "buckets: 3, atomic: batch"))
+    spec, keys = app.queries["counts"], [f"k{number}" for number in range(20)]
+    queries = runner(app)
+    sink = begun(node, database_url, spec, queries)
+    execute(database_url, "ALTER TABLE counts ADD CONSTRAINT odd CHECK (key <> 'k7')")
+    node.append(app.streams["events"], [event(key) for key in keys])
+    node.mark("counts")
+    failed = node.failure("counts")
+    assert (failed.number, failed.by_host) == (1, False)
+    assert "odd" in failed.reason
+    assert counts(database_url) == []
+    execute(database_url, "ALTER TABLE counts DROP CONSTRAINT odd")
+    node.seen.failed.clear()
+    assert sink.claim(2) == 0
+    queries.run(command(spec, 2))
+    node.admitted("counts", 1)
+    node.mark("counts")
+    node.admitted("counts", 2)
+    assert counts(database_url) == [(key, 1, 1) for key in sorted(keys)]
+    # The checkpoint is lost. The state of the batches that the sink has is computed again.
+    queries.halt("counts")
+    run = command(spec, 3)
+    run.lineage = "another"
+    assert sink.claim(3) == 2
+    queries.run(run)
+    node.append(app.streams["events"], [event(key) for key in keys])
+    node.mark("counts")
+    node.admitted("counts", 3)
+    assert counts(database_url) == [(key, 2, 2) for key in sorted(keys)]
+    assert ledger(database_url) == [(3, 3)]
+    stages = "SELECT relname FROM pg_class WHERE relname LIKE 'ha_engine_stage_%'"
+    assert rows_of(database_url, stages) == []
+
+
 @pytest.mark.nightly("test_bucketed_sink has it without Spark")
 def test_query_of_a_former_active_is_fenced_and_no_batch_is_blamed(
     node: LocalNode, application: Applications, runner: Runners, database_url: str
@@ -233,7 +274,7 @@ def test_url_of_the_database_is_in_no_plan_and_no_setting_of_spark(
     assert isinstance(place.target, Table)
     assert place.target.url == database_url
     secret = database_url.rpartition("?")[2]
-    tasks = spark.range(1).mapInArrow(partial(write_partition, place, 1, {}), OUTCOME_DDL)
+    tasks = spark.range(1).mapInArrow(partial(write_partition, place, 1, {}, None), OUTCOME_DDL)
     assert secret not in str(tasks._jdf.queryExecution().toString())
     assert secret not in repr(place)
     assert secret not in str(spark.sparkContext.getConf().getAll())

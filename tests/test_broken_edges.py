@@ -14,6 +14,7 @@ import pytest
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.broken import BrokenRuns
+from tests.connectors.kafka_jars import needs_kafka
 from tests.mutation import Mutation
 
 HERE = Path(__file__).parent
@@ -22,7 +23,10 @@ TESTS_FAILED = 1
 
 @dataclass(frozen=True, slots=True)
 class Breakage:
-    """A mutation of a module of the engine, with which ``killer`` must fail."""
+    """A mutation of a module of the engine, with which ``killer`` must fail.
+
+    ``killer`` is a file or a test of it, which needs a broker of Kafka if ``in_kafka``.
+    """
 
     rule: str
     module: str
@@ -30,6 +34,7 @@ class Breakage:
     old: str
     new: str
     killer: str
+    in_kafka: bool = False
 
     @property
     def mutation(self) -> Mutation:
@@ -459,6 +464,164 @@ BREAKAGES = (
         "False",
         "publish/test_bucketed_sink.py",
     ),
+    Breakage(
+        "R34",
+        "postgres.staged_store",
+        "StagedSinkStore.begin",
+        "self._ledgers.ledger.has(connection, epoch, batch)",
+        "False",
+        "publish/test_atomic_batches.py",
+    ),
+    Breakage(
+        "R34",
+        "postgres.staged_store",
+        "StagedSinkStore.begin",
+        "secrets.token_hex(8)",
+        "''",
+        "publish/test_atomic_batches.py",
+    ),
+    Breakage(
+        "R34",
+        "postgres.staged_store",
+        "StagedSinkStore.commit",
+        "not self._ledgers.ledger.advance(connection, epoch, batch) or stage is None",
+        "stage is None",
+        "publish/test_atomic_batches.py",
+    ),
+    Breakage(
+        "R34",
+        "postgres.staged_store",
+        "StagedSinkStore.commit",
+        "_require_whole(connection, stage, staged)",
+        "connection.connection.driver_connection.commit()\n"
+        "_require_whole(connection, stage, staged)",
+        "publish/test_atomic_batches.py",
+    ),
+    Breakage(
+        "R34",
+        "postgres.staged_store",
+        "StagedSinkStore.commit",
+        "_require_whole(connection, stage, staged)",
+        "pass",
+        "publish/test_atomic_batches.py",
+    ),
+    Breakage(
+        "R34",
+        "postgres.staged_store",
+        "StagedSinkStore.commit",
+        "_rows_of(stage, staged)",
+        "Target(stage).quoted",
+        "publish/test_atomic_batches.py",
+    ),
+    Breakage(
+        "R34",
+        "postgres.staged_store",
+        "_require_whole",
+        "found != wanted",
+        "not found",
+        "publish/test_atomic_batches.py",
+    ),
+    Breakage(
+        "R34",
+        "buckets.plugin",
+        "bucket_of",
+        'replace(place, sink=name, bucket=f"{bucket}-of-{buckets}")',
+        "replace(place, sink=name)",
+        "connectors/test_bucketed_plugins.py::test_bucket_is_written_once_and_the_node_publishes_it[files]",
+    ),
+    Breakage(
+        "R34",
+        "buckets.plugin",
+        "PluginBucket.require_seen",
+        "not has(number)",
+        "False",
+        "connectors/test_bucketed_plugins.py::test_directory_that_this_host_does_not_share_is_refused",
+    ),
+    Breakage(
+        "R34",
+        "publish.sinks.files",
+        "FilesSink.deliver",
+        "target.read_bytes() == content",
+        "True",
+        "connectors/test_bucketed_plugins.py::test_late_task_with_other_rows_changes_nothing[files]",
+    ),
+    Breakage(
+        "R34",
+        "publish.sinks.files",
+        "FilesSink._create",
+        "not self._bucket",
+        "True",
+        "connectors/test_bucketed_plugins.py::test_late_task_that_saw_no_file_replaces_none",
+    ),
+    Breakage(
+        "R34",
+        "connectors.s3.store",
+        "Store.create",
+        "'create'",
+        "'overwrite'",
+        "connectors/test_bucketed_plugins.py::test_late_task_with_other_rows_changes_nothing[s3]",
+    ),
+    Breakage(
+        "R34",
+        "publish.sinks.plugin_buckets",
+        "BucketedPluginSink.is_ready",
+        "self._claimed == epoch",
+        "True",
+        "connectors/test_bucketed_plugins.py::test_sink_is_ready_once_prepared_and_claimed[files]",
+    ),
+    Breakage(
+        "R34",
+        "publish.sinks.plugin_buckets",
+        "BucketedPluginSink.claim",
+        "self._claimed = 0",
+        "",
+        "connectors/test_bucketed_plugins.py::test_sink_is_ready_once_prepared_and_claimed[files]",
+    ),
+    Breakage(
+        "R34",
+        "buckets.plugin",
+        "bucket_of",
+        'replace(place, sink=name, bucket=f"{bucket}-of-{buckets}")',
+        'replace(place, bucket=f"{bucket}-of-{buckets}")',
+        "connectors/test_bucketed_plugins.py::test_bucket_is_written_once_and_the_node_publishes_it[kafka]",
+        in_kafka=True,
+    ),
+    Breakage(
+        "R34",
+        "buckets.plugin",
+        "PluginBucket.deliver",
+        "self._place.epoch",
+        "1_000",
+        "connectors/test_bucketed_plugins.py::test_task_of_a_former_active_is_fenced_by_kafka",
+        in_kafka=True,
+    ),
+    Breakage(
+        "R34",
+        "publish.sinks.plugin_buckets",
+        "Buckets.claim",
+        "max(last) <= self._last_mark()",
+        "True",
+        "connectors/test_bucketed_plugins.py::test_claim_names_a_batch_that_the_journal_does_not_have",
+        in_kafka=True,
+    ),
+    Breakage(
+        "R34",
+        "publish.sinks.plugin_buckets",
+        "Buckets.claim",
+        "min(last)",
+        "max(last)",
+        "connectors/test_bucketed_plugins.py::test_claim_names_a_batch_that_the_journal_does_not_have",
+        in_kafka=True,
+    ),
+    Breakage(
+        "R34",
+        "connectors.kafka.sink",
+        "KafkaSink._require_ours",
+        "reader.divides_otherwise",
+        "False",
+        "connectors/test_bucketed_plugins.py::test_number_of_buckets_of_a_plugin_cannot_change[kafka]",
+        in_kafka=True,
+    ),
 )
 
 
@@ -475,7 +638,11 @@ def test_place_of_each_breakage_exists(breakage: Breakage) -> None:
 
 
 @pytest.mark.rotates
-@pytest.mark.parametrize("breakage", BREAKAGES, ids=str)
+@pytest.mark.parametrize(
+    "breakage",
+    [pytest.param(one, marks=needs_kafka() if one.in_kafka else ()) for one in BREAKAGES],
+    ids=str,
+)
 def test_each_broken_edge_is_detected(breakage: Breakage, broken_runs: BrokenRuns) -> None:
     run = broken_runs.run(breakage.mutation, HERE / breakage.killer)
     assert run.code == TESTS_FAILED, run.output[-4000:]

@@ -6,6 +6,7 @@
     python -m benchmarks.journal    the journal alone
     python -m benchmarks.sync       a journal that follows another
     python -m benchmarks.sink       the PostgreSQL sink alone
+    python -m benchmarks.buckets    the buckets of a table, each by itself or all at once
 
 The two sides of a comparison run in turns within one run, on one machine and one PostgreSQL, so
 that the ratio stands where the absolute figures drift. ``workload`` is what both compute,

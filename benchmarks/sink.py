@@ -1,6 +1,6 @@
 """Rows a second of the postgres sink by batch size and mode, and the latency of a one-row batch.
 
-    python benchmarks/sink.py
+    python -m benchmarks.sink
 
 Runs on the embedded PostgreSQL, fsync on, one connection, a table of seven columns, with a primary
 key of four of them for the upsert. A batch is written before its clock starts: what is measured is
@@ -39,7 +39,8 @@ class _Always:
         return 0.0
 
 
-def _rows(first: int, count: int) -> pa.Table:
+def rows(first: int, count: int) -> pa.Table:
+    """Rows of delays, with the numbers from ``first``."""
     numbers = range(first, first + count)
     start = datetime(2013, 1, 1, tzinfo=UTC)
     return pa.table(
@@ -71,7 +72,7 @@ def _measure(url: str, target: Target, size: int, repeats: int, directory: Path)
     seconds = []
     for number in range(1, repeats + 1):
         group = number // 2 if target.mode == "upsert" else number
-        batch = _written(directory, number, _rows(group * size, size))
+        batch = _written(directory, number, rows(group * size, size))
         started = time.perf_counter()
         sink.publish(number, batch, 1, Deadline(_Always(), 60))
         seconds.append(time.perf_counter() - started)

@@ -7,12 +7,10 @@ moves their rows into the sink's table.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ha_engine.buckets.place import BucketPlace, Table
-from ha_engine.postgres.engine import open_engine
-from ha_engine.postgres.ledger import LedgerKey
-from ha_engine.postgres.sink_table import Target
+from ha_engine.buckets.table import table_of
 from ha_engine.postgres.staged_store import StagedSinkStore
 
 
@@ -26,9 +24,9 @@ def begin(place: BucketPlace, number: int, columns: Sequence[str]) -> str | None
 
     Returns None if the sink has the batch. Raises SinkUnavailable, SinkRefused or Fenced.
     """
-    store = staged_store(place)
+    store, until = staged_store(place), time.monotonic() + place.timeout
     try:
-        return store.begin(number, place.epoch, columns, _for_seconds(place.timeout))
+        return store.begin(number, place.epoch, columns, lambda: until - time.monotonic())
     finally:
         store.close()
 
@@ -46,28 +44,14 @@ def commit(
     commit may take the time of a call for each bucket, since one call wrote a bucket of it. Raises
     SinkUnavailable, SinkRefused or Fenced.
     """
-    store, remaining = staged_store(place), _for_seconds(place.timeout * place.buckets)
+    store, until = staged_store(place), time.monotonic() + place.timeout * place.buckets
     try:
-        store.commit(number, place.epoch, columns, stage, staged, remaining)
+        store.commit(number, place.epoch, columns, stage, staged, lambda: until - time.monotonic())
     finally:
         store.close()
 
 
 def staged_store(place: BucketPlace) -> StagedSinkStore:
     """The staging tables and the ledger row of the sink, not connected yet."""
-    table = place.target
-    assert isinstance(table, Table)
-    engine = open_engine(
-        table.url,
-        connect_timeout=table.connect_timeout,
-        statement_timeout=place.timeout,
-        application_name="ha-engine bucket",
-    )
-    key = LedgerKey(place.group, place.query, place.sink)
-    target = Target(table.name, table.mode, place.key)
-    return StagedSinkStore(engine, key, target, group_id=place.group_id)
-
-
-def _for_seconds(seconds: float) -> Callable[[], float]:
-    until = time.monotonic() + seconds
-    return lambda: until - time.monotonic()
+    assert isinstance(place.target, Table)
+    return StagedSinkStore(*table_of(place, place.target), group_id=place.group_id)

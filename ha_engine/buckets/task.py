@@ -19,11 +19,9 @@ import pyarrow as pa
 from ha_engine.buckets.atomic import staged_store
 from ha_engine.buckets.place import BucketPlace, Plugin, Table
 from ha_engine.buckets.plugin import PluginBucket
+from ha_engine.buckets.table import table_of
 from ha_engine.errors import EngineError, Fenced, SinkRefused, SinkUnavailable
-from ha_engine.postgres.engine import open_engine
-from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.sink_store import PostgresSinkStore
-from ha_engine.postgres.sink_table import Target
 from ha_engine.postgres.staged_store import TASK
 from ha_engine.publish.sinks.copy_text import CopyText, copy_text
 
@@ -127,14 +125,8 @@ def _write_rows(
     size: int,
     parts: Iterator[pa.RecordBatch],
 ) -> bool:
-    engine = open_engine(
-        table.url,
-        connect_timeout=table.connect_timeout,
-        statement_timeout=place.timeout,
-        application_name="ha-engine bucket",
-    )
-    key = LedgerKey(place.group, place.query, place.sink).of_bucket(bucket, place.buckets)
-    target = Target(table.name, table.mode, place.key)
+    engine, key, target = table_of(place, table)
+    key = key.of_bucket(bucket, place.buckets)
     store = PostgresSinkStore(engine, key, target, group_id=place.group_id)
     texts = _Texts(place, table, size, parts)
     try:

@@ -193,13 +193,12 @@ def require_same_buckets(
 
 def _division(sink: str) -> str:
     """How the sink of a ledger row divides its batches, for people."""
-    match sink.partition(_BUCKET)[2]:
-        case "":
-            return "no buckets"
-        case "batch":
-            return "buckets with atomic: batch"
-        case bucket:
-            return f"{bucket.rpartition('/')[2]} buckets without atomic: batch"
+    division = sink.partition(_BUCKET)[2]
+    if not division:
+        return "no buckets"
+    if division == _BATCH:
+        return "buckets with atomic: batch"
+    return f"{division.rpartition('/')[2]} separate buckets"
 
 
 def require_has(found_epoch: int, found_batch: int, epoch: int, batch: int, sink: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,8 @@ class Reader(threading.Thread):
 
     def __init__(self, url: str) -> None:
         super().__init__(name="reader")
-        self._engine = open_engine(url).execution_options(isolation_level="AUTOCOMMIT")
+        engine = open_engine(url, statement_timeout=600)
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._stop = threading.Event()
         self.seen: dict[str, set[tuple[int, ...]]] = {"copies": set(), "slots": set()}
 
@@ -158,8 +160,9 @@ def commits_held(url: str, table: str) -> Iterator[None]:
 
 def commit_waits(url: str, table: str) -> bool:
     """Return whether a commit wants to move the rows of its staging table now."""
+    here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     waiting = f"SELECT pid FROM pg_locks WHERE NOT granted AND relation = '{table}'::regclass"
-    return rows(url, waiting) != []
+    return rows(url, f"{waiting} AND {here}") != []
 
 
 def test_no_reader_sees_a_part_of_a_batch_while_actives_die_between_stage_and_commit(
@@ -182,6 +185,8 @@ def test_no_reader_sees_a_part_of_a_batch_while_actives_die_between_stage_and_co
                 numbers.return_from(active)
             numbers.send(1_000)
             numbers.settle()
+            whole = (numbers.sent,) * 3
+            wait_until(lambda: whole in reader.seen["copies"], within=SPARK_SECONDS)
         assert reader.torn() == []
         assert all(len(found) > len(KILLS) for found in reader.seen.values())
         assert rows(url, "SELECT n FROM copies ORDER BY n") == [(n,) for n in range(numbers.sent)]
@@ -200,7 +205,8 @@ class Outputs:
     """The sinks of three queries: a topic, a directory and a folder of S3."""
 
     def __init__(self, directory: Path, brokers: list[str], s3: s3_broker.S3Broker) -> None:
-        self._brokers, self._topic = brokers, kafka_broker.new_topic(brokers, partitions=3)
+        self._brokers, self._topic = brokers, kafka_broker.new_topic(brokers)
+        self._reader = Consumer({"bootstrap.servers": ",".join(brokers), "group.id": "sizes"})
         self._lake = directory / "lake"
         folder = s3_broker.new_folder()
         self._folder = s3.folder(folder)
@@ -218,22 +224,20 @@ class Outputs:
             for name, sink in sinks.items()
         }
 
-    def sizes(self) -> dict[str, int]:
-        """How much each output has, including what is not committed."""
-        return {
-            "kafka": self._written_messages(),
-            "files": len(list(self._lake.rglob("*.*"))),
-            "s3": len(self._folder.list().collect()),
-        }
+    def size(self, output: str) -> int:
+        """How much an output has, including what no reader sees yet."""
+        match output:
+            case "kafka":
+                partition = TopicPartition(self._topic, 0)
+                _, end = self._reader.get_watermark_offsets(partition, timeout=60)
+                return int(end)
+            case "files":
+                return len(list(self._lake.rglob("*.*")))
+            case _:
+                return len(self._folder.list().collect())
 
-    def _written_messages(self) -> int:
-        reader = Consumer({"bootstrap.servers": ",".join(self._brokers), "group.id": "sizes"})
-        ends = [
-            reader.get_watermark_offsets(TopicPartition(self._topic, number), timeout=60)[1]
-            for number in range(3)
-        ]
-        reader.close()
-        return sum(ends)
+    def close(self) -> None:
+        self._reader.close()
 
     def numbers(self) -> dict[str, list[int]]:
         """The numbers of all rows that readers see in each output, in order."""
@@ -258,7 +262,7 @@ def test_plugins_have_each_row_once_after_the_active_was_killed_while_tasks_wrot
         fresh_database(postgres, "plugins") as url,
     ):
         outputs = Outputs(tmp_path, cluster.brokers, s3)
-        with counting(tmp_path, url, outputs.queries) as numbers:
+        with closing(outputs), counting(tmp_path, url, outputs.queries) as numbers:
             numbers.send(5_000)
             numbers.settle()
             for what, output in [
@@ -269,9 +273,9 @@ def test_plugins_have_each_row_once_after_the_active_was_killed_while_tasks_wrot
                 ("node", "files"),
                 ("query", "kafka"),
             ]:
-                active, before = numbers.active(), outputs.sizes()[output]
+                active, before = numbers.active(), outputs.size(output)
                 numbers.send(4_000)
-                began = _grows(outputs, output, before)
+                began = partial(_has_more, outputs, output, before)
                 wait_until(began, within=SPARK_SECONDS, every=0.005)
                 kill(active, what)
                 numbers.return_from(active)
@@ -282,5 +286,5 @@ def test_plugins_have_each_row_once_after_the_active_was_killed_while_tasks_wrot
             assert found == everything, output
 
 
-def _grows(outputs: Outputs, output: str, before: int) -> Callable[[], bool]:
-    return lambda: outputs.sizes()[output] > before
+def _has_more(outputs: Outputs, output: str, than: int) -> bool:
+    return outputs.size(output) > than

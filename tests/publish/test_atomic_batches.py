@@ -432,5 +432,5 @@ def test_number_of_buckets_may_change_but_not_what_is_atomic(database_url: str) 
         open_sink(database_url, INSERT).claim(3, 0, GROUP, soon())
     execute(database_url, "DELETE FROM ha_engine_ledger")
     each.claim(3, 0, GROUP, soon())
-    with pytest.raises(SinkRefused, match=r"has 3 buckets without atomic: batch .* new name"):
+    with pytest.raises(SinkRefused, match=r"has 3 separate buckets .* new name"):
         sink_of(database_url).claim(4, 0, GROUP, soon())

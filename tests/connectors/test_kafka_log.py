@@ -23,7 +23,7 @@ from ha_engine.connectors.kafka.log import (
     ends_of,
     spark_options,
 )
-from ha_engine.connectors.kafka.offsets import Positions
+from ha_engine.connectors.kafka.offsets import UNKNOWN, Positions
 from ha_engine.errors import SourceRefused, SourceUnavailable
 from ha_engine.node.connections import check_connections
 from ha_engine.node.stream_logs import StreamLogs
@@ -186,7 +186,8 @@ def test_deleted_records_and_another_topic_are_refused(brokers: list[str]) -> No
 
 
 def test_an_answer_of_a_former_leader_says_nothing_about_the_log(brokers: list[str]) -> None:
-    """The journal has seen a leader of epoch 7, so one of epoch 0 is no longer the leader."""
+    """The journal has seen a leader of epoch 7, so one of epoch 0 is no longer the leader. Nor does
+    a leader know all if it ends before the offset at which the log begins."""
     topic = new_topic(brokers, partitions=2)
     Writer(brokers, topic).put(numbers(0, 5), partition=1)
     log = opened(brokers, topic)
@@ -202,6 +203,9 @@ def test_an_answer_of_a_former_leader_says_nothing_about_the_log(brokers: list[s
         opened(brokers, topic, other.text).read(MANY, 0.2)
     with pytest.raises(SourceUnavailable, match=former):
         TopicIdentity(options(brokers, topic)).require(other.text)
+    begin = Positions(topic, other.identity, [0, 9], [UNKNOWN, UNKNOWN])
+    with pytest.raises(SourceUnavailable, match="ends at offset 5, before its first offset 9"):
+        opened(brokers, topic, begin.text).read(MANY, 0.2)
 
 
 @pytest.mark.nightly("tests/dst/test_kafka_histories.py has elections of simulated brokers")

@@ -203,6 +203,13 @@ def _require_history(known: Positions, ends: Mapping[int, End], options: KafkaLo
                 f"{options.where}, partition {number}: the leader of epoch {end.epoch} answered, "
                 f"and epoch {known.epochs[number]} is known; the next question may reach its leader"
             )
+        if end.offset < known.next[number] and known.epochs[number] == UNKNOWN:
+            # Where the log begins, no leader has been known, so this may be one of former times.
+            raise SourceUnavailable(
+                f"{options.where}, partition {number}: a leader says that it ends at offset "
+                f"{end.offset}, before its first offset {known.next[number]}; the next question "
+                "may reach another one"
+            )
         if end.offset < known.next[number]:
             reason = f"it ends at offset {end.offset}: its log was truncated"
             raise _lost(known, number, reason, options)

@@ -195,7 +195,8 @@ class Brokers:
     """The cluster, as programs and faults use it.
 
     ``interlude`` runs before each answer. ``outage`` is the share of calls that get no answer.
-    ``answers`` has the view from which each partition's last end was answered.
+    ``answers`` has the view from which each partition's last end was answered, and ``firsts`` the
+    last answer about its first offset.
     """
 
     random: Random
@@ -205,6 +206,7 @@ class Brokers:
     topics: int = 1
     topic: Topic = field(init=False)
     answers: dict[int, tuple[str, View]] = field(default_factory=dict)
+    firsts: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.topic = Topic(1, self.random.randint(1, 3))
@@ -329,6 +331,7 @@ class _Admin:
         if spec is OffsetSpec.earliest():
             if partition.leader is None:
                 return error("LEADER_NOT_AVAILABLE")
+            brokers.firsts[number] = partition.first
             return SimpleNamespace(offset=partition.first, leader_epoch=None)
         view = brokers.asked(number)
         if view is None:

@@ -183,6 +183,11 @@ class Node:
         history.judge_batch(self, mark, found)
         return True
 
+    @property
+    def begin(self) -> list[int] | None:
+        """The end of each partition at which the log begins, if the node has the first record."""
+        return None if self.logs.at(STREAM, 0) is None else self._at(0)
+
     def _at(self, sequence: int) -> list[int]:
         offset = self.logs.at(STREAM, sequence)
         assert offset is not None
@@ -428,7 +433,16 @@ class KafkaHistory(History):
         if partition.leader is not None:
             partition.first = self.random.randint(partition.first, partition.high)
             self.counts["deletions"] += 1
-            self.is_damaged = True
+            begins = (node.begin for node in self.nodes)
+            self._note_deletions([begin for begin in begins if begin is not None])
+
+    def _note_deletions(self, begins: list[list[int]]) -> None:
+        """Note whether the topic lacks records after one of these begins of a log. A node that
+        begins again needs all of them."""
+        for number, partition in enumerate(self.brokers.topic.partitions):
+            for begin in begins:
+                if partition.first > sum(begin[number : number + 1]):
+                    self.is_damaged = True
 
     # -- executors ---------------------------------------------------------------------------------
 
@@ -459,7 +473,10 @@ class KafkaHistory(History):
         after = Positions.parse(offset)
         self.tell(f"{node.name} reads up to {after.next} of {after.identity[1]}")
         if before is None:
+            first = [self.brokers.firsts[number] for number in range(len(after.next))]
+            self.require(after.next == first, f"the log begins at {after.next}, not at {first}")
             self.known.setdefault(offset, Known(after.next, {}))
+            self._note_deletions([after.next])  # which may have come after the answer
             return
         last = self.known[before]
         views = dict(last.views)
@@ -544,16 +561,16 @@ class KafkaHistory(History):
     def _require_all(self, active: Node) -> None:
         """Require that the batches have each committed event of the topic once."""
         begin = self._known_at(0).ends
-        stored = [
-            event
-            for number, partition in enumerate(self.brokers.topic.partitions)
-            for event in partition.view.events(sum(begin[number : number + 1]), len(partition.log))
-        ]
+        stored, before = list[int](), set[int | None]()
+        for number, partition in enumerate(self.brokers.topic.partitions):
+            first = sum(begin[number : number + 1])
+            stored += partition.view.events(first, len(partition.log))
+            before.update(one.event for one in partition.log[:first])
         for node in self.nodes:
             last = active.marks.last.number
             self.require(node.admitted == last, f"{node.name} ran {node.admitted} of {last}")
         found = [event for number in sorted(self.batches) for event in self.batches[number]]
         self.require(sorted(found) == sorted(stored), f"{stored} are stored, {found} are read")
-        lost = set[int]() if self.unclean else self.acked - set(found)
+        lost = set[int]() if self.unclean else self.acked - set(found) - before
         self.require(not lost, f"{sorted(lost)} were acknowledged")
         self.counts["whole histories"] += 1

@@ -443,6 +443,18 @@ class Core:
         start (RULES.md#r17)."""
         return 0.0 if self.term is None else self.term.authority_seconds(now)
 
+    def why_no_order(self) -> str | None:
+        """The reason why this node cannot append a record that an operator asks for now, or
+        None."""
+        if self.role is not Role.ACTIVE:
+            return "this node is not active; ask the active"
+        if not self.may_act():
+            return (
+                "this active is suspended, because its lease was not renewed in time, or it hands "
+                "the lease over; ask again"
+            )
+        return None
+
     def why_no_switchover(self, to: str | None) -> str | None:
         """The reason why no switchover to ``to`` is possible now, or None if one is possible.
 

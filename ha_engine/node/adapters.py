@@ -19,7 +19,7 @@ from ha_engine.node.driver import Driver
 from ha_engine.receive.log_history import LogHistory
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import Hello, Report
-from ha_engine.types import Extent, Position, Role
+from ha_engine.types import Extent, Position
 from ha_engine.v1 import local_pb2 as pb
 
 PENDING_BYTES_MAX = 32 << 20
@@ -187,19 +187,17 @@ class OperatorRequests:
         return refusal
 
     def rescale(self, query: str, partitions: int) -> str:
-        if self.core.role is not Role.ACTIVE:
-            return "this node is not active; ask the active"
-        if self.no_rescale:
-            return self.no_rescale
-        self.handle(on.RescaleAsked(query, partitions))
-        return ""
+        refusal = self.core.why_no_order() or self.no_rescale
+        if not refusal:
+            self.handle(on.RescaleAsked(query, partitions))
+        return refusal
 
     def _why_not(self, query: str, what: str, *, needs_active: bool) -> str:
         life = self.core.deployment.lives[query]
         if life.state is not QueryState.FAILED:
             return f"query {query} has not failed; there is nothing to {what}"
-        if needs_active and self.core.role is not Role.ACTIVE:
-            return "this node is not active; ask the active"
+        if needs_active and (refusal := self.core.why_no_order()):
+            return refusal
         if life.failure is not None and life.failure.reason == ON_CHANGE_MISSING:
             return f"a {what} does not help query {query}: {ON_CHANGE_MISSING}"
         return ""

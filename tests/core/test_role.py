@@ -12,6 +12,7 @@ from ha_engine.errors import InvariantBroken
 from ha_engine.types import Role
 from tests.core.story import Story
 from tests.core.test_scenarios import SCENARIOS
+from tests.core.world import World
 
 
 def transitions_of(path: Path) -> set[tuple[Role, Role]]:
@@ -44,3 +45,19 @@ def test_every_role_can_be_reached_and_only_stopped_is_final() -> None:
         reached |= new
     assert reached == set(Role)
     assert [role for role in Role if not LEGAL[role]] == [Role.STOPPED]
+
+
+def test_suspended_active_says_that_it_takes_no_order() -> None:
+    world = World()
+    world.start()
+    world.wait(1)
+    world.ghost.link()
+    world.wait(1)
+    assert world.core.why_no_order() is None
+    world.automatic.discard("lease")
+    world.wait(6)
+    assert "suspended" in (world.core.why_no_order() or "")
+    world.crash()
+    world.automatic.add("lease")
+    world.start(ticks=False)
+    assert "not active" in (world.core.why_no_order() or "")

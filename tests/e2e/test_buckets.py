@@ -31,6 +31,7 @@ from tests.waiting import wait_until
 pytestmark = [
     pytest.mark.nightly("test_atomic_batches and test_bucketed_plugins have it without Spark"),
     pytest.mark.spark,
+    pytest.mark.timeout(2 * 3600),  # each kill costs a start of all queries, on a busy host minutes
 ]
 
 BUCKETS = 4

@@ -76,6 +76,13 @@ def test_each_service_whose_health_another_awaits_has_a_check(directory: Path) -
     assert all(services[name]["healthcheck"]["test"] for name in awaited)
 
 
+def test_no_health_check_of_a_broker_starts_a_jvm() -> None:
+    checks = {name: one.get("healthcheck") for name, one in SERVICES[CLUSTER].items()}
+    brokers = [check["test"] for name, check in checks.items() if name.startswith("kafka-")]
+    assert len(brokers) == 3
+    assert [check for check in brokers if "/opt/kafka/bin" in " ".join(check)] == []
+
+
 @each_file
 def test_every_port_is_published_on_loopback_only(directory: Path) -> None:
     ports = [port for one in SERVICES[directory].values() for port in one.get("ports", ())]

@@ -261,6 +261,9 @@ def _cluster(cluster: ClusterSettings) -> dict[str, str]:
         f"-Dlog4j2.configurationFile={_EXECUTOR_LOGGING.as_uri()}",
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:-UsePerfData",
+        # Java writes native libraries to this directory and loads them from there, such as those of
+        # zstd and RocksDB. Containers and many hosts forbid that in /tmp.
+        "-Djava.io.tmpdir=.",
     )
     executors = {
         "instances": cluster.count,

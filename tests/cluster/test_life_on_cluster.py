@@ -59,13 +59,13 @@ def node(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterat
 
 @contextmanager
 def node_of(
-    cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres
+    cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres, state_store: str = "hdfs"
 ) -> Iterator[NodeUnderTest]:
     executors = {"count": 1, "cores": 1, "memory": "512MiB"}
     with fresh_database(postgres, "life") as url:
         application = sample_application("flights.yaml")
         node = node_on(cluster, tmp_path / "shared", tmp_path, application, url)
-        node.reconfigure(execution={"executors": executors})
+        node.reconfigure(execution={"executors": executors}, query={"state_store": state_store})
         with running(node):
             node.wait_running()
             work(node)
@@ -96,6 +96,20 @@ def died(node: NodeUnderTest, reason: str) -> bool:
 
 def await_death(node: NodeUnderTest, reason: str) -> None:
     wait_until(partial(died, node, reason), within=2 * SPARK_SECONDS, every=0.5)
+
+
+def test_executors_load_no_library_from_the_directory_for_temporary_files(
+    tmp_path: Path, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers and many hosts forbid that. Here a file is where the worker has the directory."""
+    build(JAR)
+    (nowhere := tmp_path / "nowhere").touch()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.io.tmpdir={nowhere}")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "local"))
+    with running_cluster(workers=1, cores=1, memory="1g") as cluster:
+        monkeypatch.undo()
+        with node_of(cluster, tmp_path, postgres, state_store="rocksdb") as node:
+            assert node.queries_run()
 
 
 def test_query_goes_on_while_another_master_takes_over(

@@ -129,6 +129,8 @@ def until(condition: Callable[[], object]) -> None:
 
 def lose(project: Project, service: str) -> None:
     """Kill a container, wait until the sink counts more flights, and start it again."""
+    if project.has_ended("producer"):
+        sys.exit(f"no flights were left when {service} should be killed; give a lower --rate")
     with timed(f"kill {service}, until the sink counts further flights"):
         project.run("kill", service)
         before = project.counted()
@@ -142,7 +144,7 @@ def lose(project: Project, service: str) -> None:
 def main(
     which: Annotated[str, typer.Argument(help="'pair' or 'cluster'.")],
     without: Annotated[list[str] | None, typer.Option(help="A service to leave out.")] = None,
-    rate: Annotated[int, typer.Option(help="Flights per second.")] = 1000,
+    rate: Annotated[int, typer.Option(help="Flights per second.")] = 500,
     build: Annotated[bool, typer.Option(help="Build the image first.")] = True,
 ) -> None:
     """Run the containers of one compose file."""

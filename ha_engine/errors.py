@@ -53,6 +53,12 @@ class JavaMissing(EngineError):
     exit_code = 2
 
 
+class HadoopConfigMissing(EngineError):
+    """No environment variable names a directory with the addresses of YARN."""
+
+    exit_code = 2
+
+
 class ClusterJarMissing(EngineError):
     """The jar with the engine's classes for Spark's executors was not built."""
 
@@ -358,7 +364,7 @@ class HostKilled(QueryProcessFailed):
 
 
 class MasterUnavailable(QueryProcessFailed):
-    """No master of the cluster accepted Spark's driver when Spark started."""
+    """No master of the cluster, or YARN, accepted Spark's driver when Spark started."""
 
 
 class DriverRemoved(QueryProcessFailed):

@@ -16,6 +16,7 @@ SECRET_CHARACTERS_MIN = 16
 _LOCAL = r"local(\[([1-9][0-9]*|\*)(, *[1-9][0-9]*)?\])?"
 _OBJECTS = re.compile(r"s3a://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)*/?")
 _STANDALONE = r"spark://[^,/\s]+:[0-9]+(,[^,/\s]+:[0-9]+)*"
+_YARN = "yarn"
 
 
 def _path_or_url(given: Path | str) -> Path | str:
@@ -69,9 +70,9 @@ class ExecutionConfig(Section):
 
     master: str = Field(
         default="local[2]",
-        pattern=rf"^({_LOCAL}|{_STANDALONE})$",
+        pattern=rf"^({_LOCAL}|{_STANDALONE}|{_YARN})$",
         description="Spark master that runs the queries: local, local[N], local[*] or local[N,F] "
-        "on this host, or spark://HOST:PORT[,HOST:PORT] for a standalone cluster.",
+        "on this host, spark://HOST:PORT[,HOST:PORT] for a standalone cluster, or yarn.",
     )
     executors: ExecutorsConfig = ExecutorsConfig()
     checkpoint: CheckpointPlace | None = Field(
@@ -97,7 +98,7 @@ class ExecutionConfig(Section):
     )
     secret: SecretStr = Field(
         default=SecretStr(""),
-        description="Secret that the masters, the workers and both nodes share "
+        description="Secret that both nodes and, except on YARN, the masters and the workers share "
         "(spark.authenticate.secret), best as env:NAME or file:/path. Needed on a cluster.",
     )
 
@@ -106,9 +107,22 @@ class ExecutionConfig(Section):
         return not self.master.startswith("local")
 
     @property
+    def on_yarn(self) -> bool:
+        return self.master == _YARN
+
+    @property
     def address(self) -> str:
         """The address at which executors reach this node."""
         return self.advertise or self.listen
+
+    @property
+    def _use_of_secret(self) -> str:
+        if self.on_yarn:
+            return (
+                "choose one and give it to both nodes, since executors prove with a token derived "
+                "from it that they may read events"
+            )
+        return "set it to spark.authenticate.secret of the masters and the workers"
 
     @model_validator(mode="after")
     def _a_cluster_is_reachable_and_authenticated(self) -> ExecutionConfig:
@@ -121,8 +135,7 @@ class ExecutionConfig(Section):
             )
         if len(self.secret.get_secret_value()) < SECRET_CHARACTERS_MIN:
             raise ValueError(
-                f"secret has fewer than {SECRET_CHARACTERS_MIN} characters; set it to "
-                "spark.authenticate.secret of the masters and the workers"
+                f"secret has fewer than {SECRET_CHARACTERS_MIN} characters; {self._use_of_secret}"
             )
         if ":" in "".join(split_address(one)[0] for one in (self.listen, self.address)):
             raise ValueError(

@@ -17,6 +17,7 @@ from ha_engine.errors import ConfigError, EngineError
 from ha_engine.node.connectors import message_decoder, sinks_of, source_options
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.plugin_sections import log_options
+from ha_engine.query.yarn import VARIABLES, hadoop_config
 from ha_engine.sync import credentials
 from ha_engine.web.certificates import Presented, presented, require_sound
 from ha_engine.web.tls import authority, server_context
@@ -40,6 +41,8 @@ def _readings(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
     yield f"application {config.application}", partial(read_application, config)
     for one in presented(config):
         yield one.section, partial(_check_certificate, config, one)
+    if config.execution.on_yarn:
+        yield " or ".join(VARIABLES), hadoop_config
 
 
 def _check_certificate(config: Config, one: Presented) -> None:

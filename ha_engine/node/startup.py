@@ -20,6 +20,7 @@ from ha_engine.jvm import cluster_jar
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.session import check_java
 from ha_engine.query.settings import SECRET_VARIABLE
+from ha_engine.query.yarn import hadoop_config
 from ha_engine.system.file_lock import earlier_process
 from ha_engine.system.runtime_dir import make_runtime_dir
 from ha_engine.web.listening import listen
@@ -30,11 +31,13 @@ EMBEDDED = "embedded"
 def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
     """Load the config and the application, and check Java.
 
-    Raises JavaMissing, ConfigError, ClusterJarMissing or ApplicationError.
+    Raises JavaMissing, ConfigError, ClusterJarMissing, HadoopConfigMissing or ApplicationError.
     """
     check_java()
     config = load_config(path, os.environ)
     application = load_application(config.application)
+    if config.execution.on_yarn:
+        hadoop_config()
     if needs_jar(config, application):
         cluster_jar()
     return config, application

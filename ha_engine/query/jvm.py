@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 
 from ha_engine.errors import DriverRemoved, HostKilled, QueryProcessFailed
 from ha_engine.query.failure import JVM_OUT_OF_MEMORY
+from ha_engine.query.yarn import YARN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,21 +22,26 @@ DEATH_SECONDS_MAX = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The executors of a driver, and whether a master answers and knows its application."""
+    """The executors of a driver, and whether a master answers and knows its application.
+
+    On YARN the master is Spark's ApplicationMaster. YARN starts another one if it ends
+    (``master_returns``), or Spark stops the driver.
+    """
 
     application: str
     live: int
     wanted: int
     master_connected: bool
+    master_returns: bool
 
     @property
     def is_lost(self) -> bool:
-        """Whether the driver has no executor, and no master that would start one.
+        """Whether the driver has no executor, and no master that would ever start one.
 
-        A master that restarts without its state knows no driver, and lets the workers end the
-        executors. The driver would wait for ever, since it does not register again.
+        A standalone master that restarts without its state knows no driver, and lets the workers
+        end the executors. The driver would wait for ever, since it does not register again.
         """
-        return not self.live and not self.master_connected
+        return not (self.live or self.master_connected or self.master_returns)
 
 
 class Jvm:
@@ -46,6 +52,7 @@ class Jvm:
         self._driver = spark.sparkContext._jsc.sc()
         self._classes = spark.sparkContext._jvm
         self._application = str(spark.sparkContext.applicationId)
+        self._on_yarn = spark.sparkContext.master == YARN
 
     @property
     def pid(self) -> int:
@@ -82,7 +89,7 @@ class Jvm:
             connected = bool(self._driver.requestTotalExecutors(executors, 0, nowhere))
         except Py4JError:
             connected = False  # the driver's connection to the master is closed
-        return ClusterState(self._application, live, executors, connected)
+        return ClusterState(self._application, live, executors, connected, self._on_yarn)
 
     def failure(self) -> QueryProcessFailed:
         """Why the JVM or its driver ended, as the error with which the query process ends."""
@@ -91,7 +98,8 @@ class Jvm:
                 return DriverRemoved(
                     "Spark's driver has no place on the cluster any more; the master ended, or "
                     "restarted without spark.deploy.recoveryMode, or removed the application since "
-                    "no worker could start an executor: look into the logs of master and workers"
+                    "no worker could start an executor, or YARN ended the application: look into "
+                    "the logs of master and workers, or of the application in YARN"
                 )
             case code if code == -signal.SIGKILL:
                 return HostKilled("Spark's JVM was killed by SIGKILL; the host may lack memory")

@@ -26,6 +26,7 @@ from ha_engine.errors import JavaMissing, MasterUnavailable
 from ha_engine.imports import gc_paused
 from ha_engine.query.class_archive import installation
 from ha_engine.query.spark_home import lean_spark_home
+from ha_engine.query.yarn import YARN, use_installed_pyspark, yarn_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +84,10 @@ class SparkSettings:
     jars: tuple[Path, ...] = ()
     cluster: ClusterSettings | None = None
 
+    @property
+    def on_yarn(self) -> bool:
+        return self.master == YARN
+
 
 def check_java() -> int:
     """The major version of the Java that Spark will start. Raises JavaMissing."""
@@ -120,6 +125,7 @@ def spark_conf(settings: SparkSettings) -> dict[str, str]:
         **_patient(),
         **({} if settings.cluster else _patient_in_one_jvm()),
         **_places(settings.scratch),
+        **(yarn_settings(settings.cluster.cores) if settings.cluster and settings.on_yarn else {}),
         **settings.spark,
         **_repeatable(),
         **(_cluster(settings.cluster) if settings.cluster else _private()),
@@ -244,6 +250,14 @@ def _private() -> dict[str, str]:
     }
 
 
+def _shared_secret(settings: SparkSettings) -> str | None:
+    """The secret of the masters and workers of a standalone cluster.
+
+    On YARN, Spark makes a secret for each application, which YARN gives to the executors.
+    """
+    return settings.cluster.secret if settings.cluster and not settings.on_yarn else None
+
+
 def _jars(settings: SparkSettings) -> dict[str, str]:
     """The jars of the user, such as those of Spark's Kafka source, and of the engine."""
     jars = [*filter(None, [settings.spark.get(_JARS)]), *map(str, settings.jars)]
@@ -299,6 +313,8 @@ class StartingSpark:
 
     def __init__(self, settings: SparkSettings, *modules: Path) -> None:
         _equip_workers(modules, settings.cluster.bind if settings.cluster else "127.0.0.1")
+        if settings.on_yarn:
+            use_installed_pyspark()
         self._home = ExitStack()
         scratch = settings.scratch
         if scratch is not None:
@@ -307,7 +323,7 @@ class StartingSpark:
             self._home.enter_context(lean_spark_home(scratch / "home"))
         self._conf = spark_conf(settings)
         # Other users can read the arguments of a program, so Java gets the secret after its start.
-        self._secret = settings.cluster.secret if settings.cluster else None
+        self._secret = _shared_secret(settings)
         self._java = self._launched()
 
     def _launched(self) -> Future[None]:
@@ -378,7 +394,13 @@ def _explained(master: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        if _STOPPED not in str(error.java_exception.getMessage()):
+        reason = str(error.java_exception.getMessage()).partition("\n")[0]
+        if master == YARN:
+            raise MasterUnavailable(
+                f"YARN did not start Spark's application ({reason}); check that its programs run "
+                "and reach this host, and look into the application's logs in YARN"
+            ) from error
+        if _STOPPED not in reason:
             raise
         raise MasterUnavailable(
             f"no master of {master} accepted Spark's driver; check that a master runs, that this "

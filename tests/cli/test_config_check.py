@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from ha_engine.cli import main
+from ha_engine.errors import HadoopConfigMissing
+from ha_engine.node.startup import read_files
 from tests.docs.pages import ROOT
 from tests.programs import needs
 from tests.sync.authority import Authority
@@ -255,3 +257,22 @@ def test_a_certificate_of_http_must_contain_the_advertised_host(
 def test_a_certificate_that_expires_soon_still_passes(check: Check, tmp_path: Path) -> None:
     code, _, _ = check(event_sync={"tls": Authority(tmp_path).files("node-a", days=3)})
     assert code == 0
+
+
+def test_config_check_finds_the_addresses_of_yarn(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execution = {**cluster({}), "master": "yarn"}
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    code, _, said = check(execution=execution)
+    assert code == 2
+    assert "set HADOOP_CONF_DIR in the environment of the node" in said
+    with pytest.raises(HadoopConfigMissing):
+        read_files(tmp_path / "engine.yaml")
+
+    (tmp_path / "yarn-site.xml").write_text("<configuration/>")
+    monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path))
+    code, said, _ = check(execution=execution)
+    assert code == 0
+    assert said.endswith(", HADOOP_CONF_DIR or YARN_CONF_DIR\n")

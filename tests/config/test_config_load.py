@@ -225,7 +225,9 @@ def test_local_spark_master_is_accepted(tmp_path: Path, master: str) -> None:
     assert not config.execution.on_cluster
 
 
-@pytest.mark.parametrize("master", ["", "yarn", "local-cluster[2,1,1024]", "local[0]", "local[]"])
+@pytest.mark.parametrize(
+    "master", ["", "yarn-client", "yarn://m", "local-cluster[2,1,1024]", "local[0]", "local[]"]
+)
 def test_unknown_spark_master_is_refused(tmp_path: Path, master: str) -> None:
     [line] = problems(written(tmp_path, f"execution: {{master: '{master}'}}"))
     assert line.startswith(
@@ -236,7 +238,16 @@ def test_unknown_spark_master_is_refused(tmp_path: Path, master: str) -> None:
 
 CLUSTER = "master: 'spark://m1:7077,m2:7077', checkpoint: /mnt/ha, secret: a-secret-of-the-cluster"
 
+YARN = CLUSTER.replace("'spark://m1:7077,m2:7077'", "yarn")
 ON_STORAGE = CLUSTER.replace("/mnt/ha", "'s3a://states/ha/'")
+
+
+def test_yarn_is_a_cluster(tmp_path: Path) -> None:
+    execution = load_config(written(tmp_path, f"execution: {{{YARN}}}"), {}).execution
+    assert execution.on_yarn
+    assert execution.on_cluster
+    standalone = load_config(written(tmp_path, f"execution: {{{CLUSTER}}}"), {}).execution
+    assert not standalone.on_yarn
 
 
 def test_checkpoints_of_a_group_have_their_own_folder_on_object_storage(tmp_path: Path) -> None:
@@ -261,7 +272,15 @@ def test_each_node_keeps_its_checkpoints_in_its_own_place_on_a_cluster(tmp_path:
             "execution: {master: 'spark://m:7077', secret: xxxxxxxxxxxxxxxx}",
             "checkpoint is missing",
         ),
-        ("execution: {master: 'spark://m:7077', checkpoint: /mnt}", "fewer than 16 characters"),
+        (
+            "execution: {master: 'spark://m:7077', checkpoint: /mnt}",
+            "fewer than 16 characters; set it to spark.authenticate.secret of the masters",
+        ),
+        (
+            "execution: {master: yarn, checkpoint: /mnt}",
+            "fewer than 16 characters; choose one and give it to both nodes",
+        ),
+        ("execution: {master: yarn, secret: xxxxxxxxxxxxxxxx}", "checkpoint is missing"),
         (f"execution: {{{CLUSTER}, listen: 'h:9895'}}", "does not encrypt without"),
         (
             f"execution: {{{CLUSTER}, listen: '0.0.0.0:9895', insecure: true}}",

@@ -32,11 +32,12 @@ from ha_engine.errors import EngineError
 from ha_engine.jvm import cluster_jar
 from ha_engine.node.check import read_application
 from ha_engine.query.application import PythonFunction, StreamApplication, StreamSpec
+from ha_engine.query.yarn import hadoop_config
 from ha_engine.web.certificates import presented
 
 CONNECT_SECONDS = 5.0
 START_SECONDS = 120.0
-"""Spark asks the masters for a minute before it gives up."""
+"""Spark asks the masters, or Hadoop's client YARN, for a minute before it gives up."""
 JOB_SECONDS = 120.0
 _DIRECTORY = ".cluster-check-"
 
@@ -86,8 +87,8 @@ def _configured(config: Config, has_log: bool) -> Finding:
         return skipped(text)
     return failed(
         f"{text}, and no stream has a log of type kafka",
-        "set execution.master to spark://HOST:PORT, and execution.executors, checkpoint, listen "
-        "and secret, as docs/CLUSTER.md shows; then run this command again",
+        "set execution.master to spark://HOST:PORT or yarn, and execution.executors, checkpoint, "
+        "listen and secret, as docs/CLUSTER.md shows; then run this command again",
     )
 
 
@@ -103,7 +104,10 @@ def _on_cluster(config: Config, run: _Run) -> Iterator[Check]:
             )
     writes = run.objects.this_host if objects else run.make_directory
     yield check_of("checkpoint", writes, "cluster")
-    yield check_of("masters", partial(_masters, config.execution.master), "cluster")
+    if config.execution.on_yarn:
+        yield check_of("masters", _yarn, "cluster")
+    else:
+        yield check_of("masters", partial(_masters, config.execution.master), "cluster")
     needed = ("masters", "jar", "java", "spark", "application")
     yield Check("accepted", run.start, needed, START_SECONDS)
     yield check_of("workers", run.workers, "accepted")
@@ -115,6 +119,11 @@ def _on_cluster(config: Config, run: _Run) -> Iterator[Check]:
     share = run.objects.executors if objects else run.checkpoint
     yield check_of("executors/checkpoint", share, "executors", "checkpoint")
     yield check_of("executors/clocks", run.clocks, "executors")
+
+
+def _yarn() -> Finding:
+    """Whether this host knows the addresses of YARN. Raises HadoopConfigMissing."""
+    return ok(f"{hadoop_config()} has the addresses of YARN")
 
 
 def _masters(master: str) -> Finding:
@@ -151,11 +160,12 @@ class _Run:
 
     def start(self, say: Say) -> Finding:
         say("starts Spark")
-        return ok(f"the master accepted the secret, and the application {self._spark.start()}")
+        application, execution = self._spark.start(), self._config.execution
+        by = "YARN accepted" if execution.on_yarn else "the master accepted the secret, and"
+        return ok(f"{by} the application {application}")
 
     def workers(self) -> Finding:
-        alive = (page for page in self._spark.master_pages() if page.get("status") == "ALIVE")
-        return executors.capacity(next(alive, None), self._config.execution.executors)
+        return executors.capacity(self._spark.workers(), self._config.execution.executors)
 
     def await_executors(self, say: Say) -> Finding:
         live = self._spark.await_executors(say)

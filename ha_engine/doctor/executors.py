@@ -59,17 +59,54 @@ def enough(live: int, wanted: int, seconds: float) -> Finding:
     return warning(late, remedy) if live else failed(late, remedy)
 
 
-def capacity(page: Mapping[str, Any] | None, executors: ExecutorsConfig) -> Finding:
-    """Compare the workers on a master's ``page`` with the executors of two nodes.
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker with ``room`` for so many executors if nothing else ran there."""
 
-    The page is the JSON of the master's web page, with memory in MiB.
-    """
-    if page is None:
-        return skipped("no master showed its workers; the web page of the master may be closed")
-    workers = [one for one in page["workers"] if one["state"] == "ALIVE"]
+    room: int
+    text: str
+
+
+def workers_of_page(page: Mapping[str, Any], executors: ExecutorsConfig) -> list[Worker]:
+    """The workers on the JSON of a standalone master's web page, which has memory in MiB."""
     needed = executors.memory >> 20
-    room = sum(min(one["cores"] // executors.cores, one["memory"] // needed) for one in workers)
-    shown = "; ".join(_worker(one) for one in workers) or "no workers"
+    return [
+        Worker(min(one["cores"] // executors.cores, one["memory"] // needed), _worker(one))
+        for one in page["workers"]
+        if one["state"] == "ALIVE"
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class YarnWorker:
+    """A NodeManager with its memory for containers, all and used, in MiB."""
+
+    host: str
+    memory: int
+    used: int
+
+
+def workers_of_yarn(found: Iterable[YarnWorker], container: int) -> list[Worker]:
+    """The workers of YARN, for executors whose ``container`` has so many MiB.
+
+    YARN's scheduler counts no cores, unless its configuration says so.
+    """
+    return [
+        Worker(
+            one.memory // container,
+            f"{one.host} has {decimal(one.memory - one.used << 20)} of "
+            f"{decimal(one.memory << 20)} free, for containers of {decimal(container << 20)}",
+        )
+        for one in found
+    ]
+
+
+def capacity(workers: Sequence[Worker] | None, executors: ExecutorsConfig) -> Finding:
+    """Compare the workers, None if they are not known, with the executors of two nodes."""
+    if workers is None:
+        return skipped("no master showed its workers; the web page of the master may be closed")
+    room = sum(one.room for one in workers)
+    shown = "; ".join(one.text for one in workers) or "no workers"
     wanted = NODES * executors.count
     if room >= wanted:
         return ok(f"room for {room} executors, and two nodes need {wanted}: {shown}")

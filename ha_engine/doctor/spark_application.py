@@ -19,6 +19,7 @@ import httpx
 from ha_engine.config import Config
 from ha_engine.doctor import executor_probe
 from ha_engine.doctor.check import Say
+from ha_engine.doctor.executors import Worker, YarnWorker, workers_of_page, workers_of_yarn
 from ha_engine.errors import ClusterCheckFailed
 from ha_engine.jvm import cluster_jar
 from ha_engine.node.startup import driver_hosts
@@ -40,6 +41,9 @@ _ONE_ATTEMPT = {
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.yarn.maxAppAttempts": "1",
+    # Hadoop's clients wait a quarter of an hour for a ResourceManager.
+    "spark.hadoop.yarn.resourcemanager.connect.max-wait.ms": "60000",
 }
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor \S+\): (.*)")
 
@@ -142,7 +146,40 @@ class SparkApplication:
             message = str(error.java_exception.toString()).partition("\n")[0]
             raise ClusterCheckFailed(f"Spark cannot use {url}: {message}") from None
 
-    def master_pages(self) -> Iterator[dict[str, Any]]:
+    def workers(self) -> list[Worker] | None:
+        """The workers of the cluster, or None if no master shows them."""
+        execution = self._config.execution
+        if execution.on_yarn:
+            return workers_of_yarn(self._node_managers(), self._container())
+        alive = (page for page in self._master_pages() if page.get("status") == "ALIVE")
+        page = next(alive, None)
+        return None if page is None else workers_of_page(page, execution.executors)
+
+    def _node_managers(self) -> Iterator[YarnWorker]:
+        context = self._session.sparkContext
+        assert context._jvm is not None, "the session has a JVM"
+        hadoop = context._jvm.org.apache.hadoop.yarn
+        client = hadoop.client.api.YarnClient.createYarnClient()
+        client.init(context._jsc.hadoopConfiguration())
+        client.start()
+        states = context._gateway.new_array(hadoop.api.records.NodeState, 1)
+        states[0] = hadoop.api.records.NodeState.RUNNING
+        for found in client.getNodeReports(states):
+            memory, used = found.getCapability().getMemorySize(), found.getUsed()
+            yield YarnWorker(
+                found.getNodeId().getHost(), memory, used.getMemorySize() if used else 0
+            )
+        client.stop()
+
+    def _container(self) -> int:
+        """The memory of an executor's container in MiB. YARN gives multiples of its minimum."""
+        java = self._session.sparkContext._jsc
+        names = ("spark.executor.memory", "spark.executor.memoryOverhead")
+        needed = sum(int(java.getConf().getSizeAsMb(name)) for name in names)
+        least = int(java.hadoopConfiguration().getInt("yarn.scheduler.minimum-allocation-mb", 1024))
+        return -(-needed // least) * least
+
+    def _master_pages(self) -> Iterator[dict[str, Any]]:
         """Yield what the web page of each master says, as JSON, if this host may read it.
 
         The port of the page is in no setting of the driver, so the driver asks each master.

@@ -47,9 +47,21 @@ def test_too_few_executors_warn_and_none_fails(live: int, state: State) -> None:
 def test_the_workers_must_have_room_for_two_nodes(
     workers: list[dict[str, Any]], room: int, state: State
 ) -> None:
-    finding = executors.capacity({"workers": workers}, TWO)
+    found = executors.workers_of_page({"workers": workers}, TWO)
+    finding = executors.capacity(found, TWO)
     assert finding.state is state
     assert finding.text.startswith(f"room for {room} executors")
+
+
+@pytest.mark.parametrize(
+    ("memory", "state"), [(16 << 10, State.OK), (12 << 10, State.WARNING), (3 << 10, State.FAILED)]
+)
+def test_the_workers_of_yarn_have_room_by_memory(memory: int, state: State) -> None:
+    found = executors.workers_of_yarn([executors.YarnWorker("worker-1", memory, 1024)], 4096)
+    finding = executors.capacity(found, TWO)
+    assert finding.state is state
+    assert finding.text.startswith(f"room for {memory // 4096} executors")
+    assert "free, for containers of 4.3 GB" in finding.text
 
 
 def test_a_closed_page_of_the_master_is_no_failure() -> None:

@@ -1,15 +1,22 @@
-"""Nodes whose queries run on the executors of a standalone cluster."""
+"""Nodes whose queries run on the executors of a cluster."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.cluster.standalone import SECRET, Cluster
+from tests.cluster.yarn import Yarn
+from tests.e2e.databases import fresh_database
+from tests.e2e.flights import Flights, flying
 from tests.e2e.node_under_test import NodeUnderTest, free_port
 
 
-def node_on(cluster: Cluster, shared: Path, *given: Any, **sections: Any) -> NodeUnderTest:
+def node_on(cluster: Cluster | Yarn, shared: Path, *given: Any, **sections: Any) -> NodeUnderTest:
     """Make a node with its checkpoints below ``shared``, and by default with two executors."""
     execution = {
         "master": cluster.url,
@@ -20,3 +27,17 @@ def node_on(cluster: Cluster, shared: Path, *given: Any, **sections: Any) -> Nod
     }
     execution |= sections.pop("execution", {})
     return NodeUnderTest(*given, execution=execution, **sections)
+
+
+@contextmanager
+def pair_on(
+    cluster: Cluster | Yarn, directory: Path, postgres: EmbeddedPostgres, **options: Any
+) -> Iterator[Flights]:
+    """Run a pair on the cluster, with these ``options`` of ``flying``."""
+    node = partial(node_on, cluster, directory / "shared")
+    with (
+        fresh_database(postgres, "cluster") as url,
+        flying(directory, url, node, **options) as flights,
+    ):
+        flights.pair.wait_protected()
+        yield flights

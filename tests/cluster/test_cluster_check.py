@@ -1,4 +1,4 @@
-"""``ha-engine cluster check`` against a real standalone cluster."""
+"""``ha-engine cluster check`` against a real standalone cluster, and a real YARN."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from tests.cluster import s3a
 from tests.cluster.standalone import SECRET, Cluster, running_cluster
+from tests.cluster.yarn import Yarn, running_yarn, write_config
 from tests.connectors.s3_broker import S3Broker, running_broker
 from tests.e2e.node_under_test import free_port
 from tests.programs import needs
@@ -47,7 +48,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def command(
-    home: Path, cluster: Cluster, spark: Mapping[str, str] | None = None, **execution: Any
+    home: Path, cluster: Cluster | Yarn, spark: Mapping[str, str] | None = None, **execution: Any
 ) -> list[str]:
     (home / "application.yaml").write_text(APPLICATION)
     (home / "doubling.py").write_text(MODULE)
@@ -67,7 +68,7 @@ def command(
     return [sys.executable, "-m", "ha_engine", *words]
 
 
-def findings(home: Path, cluster: Cluster, **execution: Any) -> dict[str, dict[str, str]]:
+def findings(home: Path, cluster: Cluster | Yarn, **execution: Any) -> dict[str, dict[str, str]]:
     done = subprocess.run(
         command(home, cluster, **execution),
         capture_output=True,
@@ -115,11 +116,11 @@ def test_missing_bucket_is_a_failure(cluster: Cluster, tmp_path: Path, broker: S
     require_left(cluster)
 
 
-def executors(cluster: Cluster) -> int:
+def executors(cluster: Cluster | Yarn) -> int:
     return sum(len(worker.executors()) for worker in cluster.workers)
 
 
-def require_left(cluster: Cluster) -> None:
+def require_left(cluster: Cluster | Yarn) -> None:
     """Require that the cluster runs no executor of the check any more."""
     wait_until(lambda: executors(cluster) == 0, within=SECONDS)
 
@@ -170,3 +171,51 @@ def test_an_interrupt_leaves_no_application(cluster: Cluster, tmp_path: Path) ->
     assert "Traceback" not in problem
     assert not any((tmp_path / "shared").iterdir())
     require_left(cluster)
+
+
+@pytest.fixture(scope="module")
+def yarn() -> Iterator[Yarn]:
+    """Two workers with room for two executors each, by memory."""
+    build(JAR)
+    with running_yarn(workers=2, memory_mb=3072) as yarn:
+        yield yarn
+
+
+def test_executors_of_yarn_pass_each_check(yarn: Yarn, tmp_path: Path) -> None:
+    staging = {"spark.yarn.stagingDir": (tmp_path / "staging").as_uri()}
+    found = findings(tmp_path, yarn, spark=staging)
+    assert [one for one in found.values() if one["state"] != "ok"] == []
+    assert found["accepted"]["text"].startswith("YARN accepted the application application_")
+    assert found["workers"]["text"].startswith("room for 4 executors, and two nodes need 4")
+    require_left(yarn)
+    assert not yarn.applications()
+
+
+def test_executor_that_no_worker_of_yarn_can_have_is_refused(yarn: Yarn, tmp_path: Path) -> None:
+    large = {"count": 2, "cores": 1, "memory": "4GiB"}
+    found = findings(tmp_path, yarn, executors=large)
+    assert found["accepted"]["state"] == "failed"
+    assert "above the max threshold (3072 MB) of this cluster" in found["accepted"]["text"]
+    assert not yarn.applications()
+
+
+def test_missing_addresses_of_yarn_are_a_failure(
+    yarn: Yarn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    found = findings(tmp_path, yarn)
+    assert found["masters"]["state"] == "failed"
+    assert "set HADOOP_CONF_DIR" in found["masters"]["text"] + found["masters"]["remedy"]
+    assert found["accepted"]["state"] == "skipped"
+
+
+def test_silent_resource_manager_is_a_failure(
+    yarn: Yarn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = f"127.0.0.1:{free_port()}"
+    write_config(tmp_path / "yarn-site.xml", {"yarn.resourcemanager.address": silent})
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    found = findings(tmp_path, yarn)
+    assert found["accepted"]["state"] == "failed"
+    assert "YARN did not start Spark's application" in found["accepted"]["text"]
+    assert "Connection refused" in found["accepted"]["text"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
-from tests.cluster.nodes import node_on
+from tests.cluster.nodes import node_on, pair_on
 from tests.cluster.standalone import Cluster, running_cluster
 from tests.cluster.takeovers import fail_back, fail_over
 from tests.e2e.databases import fresh_database
@@ -70,20 +68,6 @@ def warm(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterat
 def bucketed(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Flights]:
     """A pair in which the executors of the active write the sinks."""
     with pair_on(cluster, tmp_path, postgres, standby="warm", buckets=4) as flights:
-        yield flights
-
-
-@contextmanager
-def pair_on(
-    cluster: Cluster, directory: Path, postgres: EmbeddedPostgres, **queries: Any
-) -> Iterator[Flights]:
-    """Run a pair on the cluster, with these options of its queries."""
-    node = partial(node_on, cluster, directory / "shared")
-    with (
-        fresh_database(postgres, "cluster") as url,
-        flying(directory, url, node, **queries) as flights,
-    ):
-        flights.pair.wait_protected()
         yield flights
 
 

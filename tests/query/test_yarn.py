@@ -10,6 +10,7 @@ import pyspark
 import pytest
 
 from ha_engine.errors import HadoopConfigMissing
+from ha_engine.query.jvm import ClusterState
 from ha_engine.query.session import ClusterSettings, SparkSettings, spark_conf
 from ha_engine.query.yarn import VARIABLES, hadoop_config, use_installed_pyspark
 
@@ -77,3 +78,13 @@ def test_a_standalone_cluster_gets_no_setting_for_yarn() -> None:
     cluster = ClusterSettings("a-secret-of-the-cluster", "10.0.0.1", "node-a")
     given = spark_conf(SparkSettings(master="spark://m:7077", cluster=cluster))
     assert not [name for name in given if "yarn" in name or "Overhead" in name]
+
+
+@pytest.mark.parametrize(("live", "connected"), [(0, True), (1, False), (0, False)])
+def test_a_driver_without_executors_and_master_is_lost_except_on_yarn(
+    live: int, connected: bool
+) -> None:
+    """YARN starts another ApplicationMaster, or ends the application and so the driver."""
+    standalone = ClusterState("app-1", live, 2, connected, master_returns=False)
+    assert standalone.is_lost == (not live and not connected)
+    assert not ClusterState("application_1", live, 2, connected, master_returns=True).is_lost

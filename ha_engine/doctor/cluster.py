@@ -165,7 +165,9 @@ class _Run:
         return ok(f"{by} the application {application}")
 
     def workers(self) -> Finding:
-        return executors.capacity(self._spark.workers(), self._config.execution.executors)
+        execution = self._config.execution
+        masters = 1 if execution.on_yarn else 0
+        return executors.capacity(self._spark.workers(), execution.executors, masters)
 
     def await_executors(self, say: Say) -> Finding:
         live = self._spark.await_executors(say)

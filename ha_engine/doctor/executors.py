@@ -101,16 +101,22 @@ def workers_of_yarn(found: Iterable[YarnWorker], container: int) -> list[Worker]
     ]
 
 
-def capacity(workers: Sequence[Worker] | None, executors: ExecutorsConfig) -> Finding:
-    """Compare the workers, None if they are not known, with the executors of two nodes."""
+def capacity(
+    workers: Sequence[Worker] | None, executors: ExecutorsConfig, masters: int = 0
+) -> Finding:
+    """Compare the workers, None if they are not known, with the executors of two nodes.
+
+    Each node needs room for so many ApplicationMasters besides, which are smaller than executors.
+    """
     if workers is None:
         return skipped("no master showed its workers; the web page of the master may be closed")
     room = sum(one.room for one in workers)
     shown = "; ".join(one.text for one in workers) or "no workers"
-    wanted = NODES * executors.count
-    if room >= wanted:
+    of_node = executors.count + masters
+    wanted = f"{NODES * of_node}{', each ApplicationMaster counted as one' if masters else ''}"
+    if room >= NODES * of_node:
         return ok(f"room for {room} executors, and two nodes need {wanted}: {shown}")
-    found = failed if room < executors.count else warning
+    found = failed if room < of_node else warning
     return found(
         f"room for {room} executors, but two nodes need {wanted}: {shown}",
         f"add workers, or lower execution.executors ({executors.count} executors with "

@@ -175,9 +175,9 @@ def test_an_interrupt_leaves_no_application(cluster: Cluster, tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def yarn() -> Iterator[Yarn]:
-    """Two workers with room for two executors each, by memory."""
+    """Two workers with room for three containers each."""
     build(JAR)
-    with running_yarn(workers=2, memory_mb=3072) as yarn:
+    with running_yarn(workers=2, memory_mb=5120) as yarn:
         yield yarn
 
 
@@ -186,16 +186,16 @@ def test_executors_of_yarn_pass_each_check(yarn: Yarn, tmp_path: Path) -> None:
     found = findings(tmp_path, yarn, spark=staging)
     assert [one for one in found.values() if one["state"] != "ok"] == []
     assert found["accepted"]["text"].startswith("YARN accepted the application application_")
-    assert found["workers"]["text"].startswith("room for 4 executors, and two nodes need 4")
+    assert found["workers"]["text"].startswith("room for 6 executors, and two nodes need 6, each")
     require_left(yarn)
     assert not yarn.applications()
 
 
 def test_executor_that_no_worker_of_yarn_can_have_is_refused(yarn: Yarn, tmp_path: Path) -> None:
-    large = {"count": 2, "cores": 1, "memory": "4GiB"}
+    large = {"count": 2, "cores": 1, "memory": "6GiB"}
     found = findings(tmp_path, yarn, executors=large)
     assert found["accepted"]["state"] == "failed"
-    assert "above the max threshold (3072 MB) of this cluster" in found["accepted"]["text"]
+    assert "above the max threshold (5120 MB) of this cluster" in found["accepted"]["text"]
     assert not yarn.applications()
 
 

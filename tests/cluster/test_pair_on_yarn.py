@@ -29,9 +29,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def yarn() -> Iterator[Yarn]:
-    """Two workers with room for an ApplicationMaster and an executor of each node."""
+    """Two workers with room for two executors and, on either, both ApplicationMasters."""
     build(JAR)
-    with running_yarn(workers=2, memory_mb=4096) as yarn:
+    with running_yarn(workers=2, memory_mb=5120) as yarn:
         yield yarn
 
 

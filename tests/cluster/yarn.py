@@ -188,7 +188,7 @@ class Yarn:
 
 
 @contextmanager
-def running_yarn(workers: int = 2, memory_mb: int = 4096) -> Iterator[Yarn]:
+def running_yarn(workers: int = 2, memory_mb: int = 5120) -> Iterator[Yarn]:
     """Run a ResourceManager and NodeManagers, whose addresses are in HADOOP_CONF_DIR meanwhile."""
     fetch(JARS)
     home = Path(tempfile.mkdtemp(prefix="yarn-"))

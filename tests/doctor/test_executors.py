@@ -54,11 +54,12 @@ def test_the_workers_must_have_room_for_two_nodes(
 
 
 @pytest.mark.parametrize(
-    ("memory", "state"), [(16 << 10, State.OK), (12 << 10, State.WARNING), (3 << 10, State.FAILED)]
+    ("memory", "state"), [(24 << 10, State.OK), (20 << 10, State.WARNING), (8 << 10, State.FAILED)]
 )
 def test_the_workers_of_yarn_have_room_by_memory(memory: int, state: State) -> None:
+    """Each node needs two executors and an ApplicationMaster."""
     found = executors.workers_of_yarn([executors.YarnWorker("worker-1", memory, 1024)], 4096)
-    finding = executors.capacity(found, TWO)
+    finding = executors.capacity(found, TWO, masters=1)
     assert finding.state is state
     assert finding.text.startswith(f"room for {memory // 4096} executors")
     assert "free, for containers of 4.3 GB" in finding.text

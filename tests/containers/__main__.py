@@ -30,7 +30,7 @@ from tests.waiting import wait_until
 COMPOSE = Path(__file__).parents[2] / "compose"
 FILES = {"pair": COMPOSE / "compose.yaml", "cluster": COMPOSE / "cluster" / "compose.yaml"}
 FLIGHTS = 336_776
-PATIENCE = 600.0
+PATIENCE = 1800.0
 """The limit of each wait in seconds, for a host that other work keeps busy."""
 PORTS = {"node-a": 8081, "node-b": 8082, "prometheus": 9090}
 MASTERS = {"master-1": 8091, "master-2": 8092}

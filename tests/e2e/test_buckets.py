@@ -127,7 +127,7 @@ class Reader(threading.Thread):
         super().__init__(name="reader")
         engine = open_engine(url, statement_timeout=600)
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._stop = threading.Event()
+        self._over = threading.Event()
         self.seen: dict[str, set[tuple[int, ...]]] = {"copies": set(), "slots": set()}
 
     def __enter__(self) -> Reader:
@@ -135,14 +135,14 @@ class Reader(threading.Thread):
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._stop.set()
+        self._over.set()
         self.join()
 
     def run(self) -> None:
         copies = text("SELECT count(*), count(DISTINCT n), max(n) + 1 FROM copies")
         slots = text("SELECT sum(seen)::bigint, max(newest) + 1 FROM slots")
         with self._engine.connect() as connection:
-            while not self._stop.wait(0.005):
+            while not self._over.wait(0.005):
                 self.seen["copies"].add(tuple(connection.execute(copies).one()))
                 self.seen["slots"].add(tuple(connection.execute(slots).one()))
 

@@ -109,10 +109,9 @@ STAGES = "SELECT relname FROM pg_class WHERE relname LIKE 'ha_engine_stage_%'"
 
 KILLS = [
     ("everything", "copies"),
-    ("query", "copies"),
+    ("query", "slots"),
+    ("node", "copies"),
     ("everything", "slots"),
-    ("node", "slots"),
-    ("everything", "copies"),
 ]
 
 
@@ -184,6 +183,7 @@ def test_no_reader_sees_a_part_of_a_batch_while_actives_die_between_stage_and_co
                     assert rows(url, STAGES) != []
                     kill(active, what)
                 numbers.return_from(active)
+                assert reader.torn() == []
             numbers.send(1_000)
             numbers.settle()
             whole = (numbers.sent,) * 3

@@ -305,6 +305,16 @@ def test_helm_takes_the_values_of_the_documents(tmp_path: Path) -> None:
 
 
 @needs_kubernetes()
+@pytest.mark.nightly("a case of the chart that has no file of its own")
+def test_state_in_a_bucket_needs_no_claim() -> None:
+    spark = {"enabled": True, "secretName": "pair-spark", "checkpoint": "s3a://states/ha"}
+    rendered = render("plain", spark=spark)
+    assert "checkpoint: s3a://states/ha" in rendered
+    assert "persistentVolumeClaim" not in rendered
+    assert "/var/lib/ha-engine-checkpoint" not in rendered
+
+
+@needs_kubernetes()
 @pytest.mark.nightly("the chart's own advice, which no other test reads")
 @pytest.mark.parametrize(
     ("values", "advice"),
@@ -314,6 +324,17 @@ def test_helm_takes_the_values_of_the_documents(tmp_path: Path) -> None:
         ({"tls": {"secretName": ""}}, "tls.secretName is missing"),
         ({"spark": {"enabled": True}}, "spark.secretName is missing"),
         ({"spark": {"enabled": True, "secretName": "a"}}, "spark.checkpointClaim is missing"),
+        (
+            {
+                "spark": {
+                    "enabled": True,
+                    "secretName": "a",
+                    "checkpointClaim": "b",
+                    "checkpoint": "s3a://states/ha",
+                }
+            },
+            "spark.checkpointClaim and spark.checkpoint are set",
+        ),
         (
             {"spark": {"enabled": True, "secretName": "a", "checkpointClaim": "b", "masters": 2}},
             "spark.zookeeper is missing",

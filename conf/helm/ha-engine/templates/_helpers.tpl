@@ -53,7 +53,12 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- if .Values.spark.enabled }}
 {{- $secret := required "spark.secretName is missing; create a Secret with the key 'secret' and name it" .Values.spark.secretName }}
-{{- $claim := required "spark.checkpointClaim is missing; name a claim with the access mode ReadWriteMany" .Values.spark.checkpointClaim }}
+{{- if not (or .Values.spark.checkpointClaim .Values.spark.checkpoint) }}
+{{- fail "spark.checkpointClaim is missing; name a claim with the access mode ReadWriteMany, or set spark.checkpoint to s3a://BUCKET/FOLDER" }}
+{{- end }}
+{{- if and .Values.spark.checkpointClaim .Values.spark.checkpoint }}
+{{- fail "spark.checkpointClaim and spark.checkpoint are set; the state of the queries is in one of them, so set one" }}
+{{- end }}
 {{- if and (gt (int .Values.spark.masters) 1) (not .Values.spark.zookeeper) }}
 {{- fail "spark.zookeeper is missing; several masters choose their leader in it, so name it or set spark.masters=1" }}
 {{- end }}
@@ -85,6 +90,30 @@ capabilities: {drop: [ALL]}
 {{- $hosts = append $hosts (printf "%s-master-%d.%s-masters:7077" $.Release.Name $number $.Release.Name) }}
 {{- end -}}
 spark://{{ join "," $hosts }}
+{{- end }}
+
+{{- define "ha-engine.spark-conf" -}}
+spark.authenticate true
+spark.network.crypto.enabled true
+spark.worker.cleanup.enabled true
+{{- if .Values.spark.zookeeper }}
+spark.deploy.recoveryMode ZOOKEEPER
+spark.deploy.zookeeper.url {{ .Values.spark.zookeeper }}
+spark.deploy.zookeeper.dir /{{ .Release.Namespace }}/{{ .Release.Name }}
+{{- else }}
+spark.deploy.recoveryMode FILESYSTEM
+spark.deploy.recoveryDirectory /var/lib/ha-engine/master
+{{- end }}
+spark.metrics.conf.*.sink.prometheusServlet.class org.apache.spark.metrics.sink.PrometheusServlet
+spark.metrics.conf.*.sink.prometheusServlet.path /metrics/prometheus
+spark.metrics.conf.applications.sink.prometheusServlet.path /metrics/applications/prometheus
+{{- end }}
+
+{{/* Masters and workers read their config at their start only. */}}
+{{- define "ha-engine.spark-pod" -}}
+labels: {{ include "ha-engine.labels" . | nindent 2 }}
+annotations:
+  checksum/config: {{ include "ha-engine.spark-conf" (index . 0) | sha256sum }}
 {{- end }}
 
 {{/* The config of a node: (list $ 0). */}}
@@ -130,7 +159,7 @@ ingest:
 execution:
   master: {{ include "ha-engine.masters" $ }}
   executors: {{ toJson $.Values.spark.executors }}
-  checkpoint: /var/lib/ha-engine-checkpoint
+  checkpoint: {{ $.Values.spark.checkpoint | default "/var/lib/ha-engine-checkpoint" }}
   listen: 0.0.0.0:9895
   advertise: {{ $host }}:9895
   {{- if $.Values.tls.secretName }}

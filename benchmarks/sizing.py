@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 
 import pyarrow as pa
 
 from benchmarks.report import Result
 from ha_engine.connectors.kafka.log import KafkaLog, KafkaLogOptions
+from ha_engine.errors import SourceUnavailable
 from ha_engine.journal.record import HEADER_BYTES
 from ha_engine.plugins import OFFSET_BYTES_MAX, SourcePlace
 from ha_engine.types import LOG
 from tests.connectors.kafka_broker import admin, kafka, new_topic
+from tests.waiting import wait_until
 
 OFFSET_DIGITS, EPOCH_DIGITS, NUMBER_DIGITS = 12, 2, 12
 """The digits of an offset, of a leader's epoch, and of a batch or a sequence."""
@@ -132,14 +136,24 @@ def measure_asks(result: Result) -> None:
     with kafka() as cluster:
         for partitions in PARTITIONS_MEASURED:
             topic = new_topic(cluster.brokers, partitions)
-            options = KafkaLogOptions(brokers=tuple(cluster.brokers), topic=topic, timeout=60.0)
+            given = {"brokers": cluster.brokers, "topic": topic, "timeout": "60s"}
+            options = KafkaLogOptions.model_validate(given)
             log = KafkaLog(options, SourcePlace("group", "stream", LOG, pa.schema([])))
-            log.open(None)
-            log.read(1, 0.0)
+            # The brokers do not know the leaders of a new topic's partitions at once.
+            wait_until(partial(_is_open, log), within=60)
             for _ in range(ASKED):
                 began = time.perf_counter()
                 log.read(1, 0.0)
                 taken = time.perf_counter() - began
                 result.extend(f"asking for {partitions:,} partitions", "ms", taken * 1e3)
             log.close()
-            admin(cluster.brokers).delete_topics([topic])[topic].result()
+            client = admin(cluster.brokers)  # deleting it ends its requests
+            client.delete_topics([topic])[topic].result()
+
+
+def _is_open(log: KafkaLog) -> bool:
+    with suppress(SourceUnavailable):
+        log.open(None)
+        log.read(1, 0.0)
+        return True
+    return False

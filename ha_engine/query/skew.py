@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -16,24 +15,27 @@ from pyspark.sql import SparkSession
 
 LOOK_SECONDS = 10.0
 """A look asks the JVM some twenty times, so it is not taken after each batch."""
+JOBS_LOOKED_AT = 4
+"""The number of newest jobs in a look. The driver keeps a thousand, and those of empty batches read
+no rows."""
 _UNKNOWN = 0.0
 
 
 class SkewWatch:
     """Looks at the tasks of recent batches, at most once in LOOK_SECONDS for each query."""
 
-    def __init__(self, spark: SparkSession, clock: Callable[[], float] = time.monotonic) -> None:
-        self._spark, self._clock = spark, clock
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
         self._look_at: dict[str, float] = {}
         self._found: dict[str, float] = {}
 
     def of(self, query: str, run_id: str) -> float:
         """The rows of the busiest task divided by the mean of all tasks, or 0 if it is not known.
 
-        The tasks are those that read most rows of a shuffle, in one of the newest batches of the
-        run ``run_id`` of ``query``. A look that finds none keeps the result of the look before.
+        The tasks are those that read most rows of a shuffle, in one of the newest jobs of the run
+        ``run_id`` of ``query``. A look that finds none keeps the result of the look before.
         """
-        now = self._clock()
+        now = time.monotonic()
         if now >= self._look_at.get(query, -math.inf):
             self._look_at[query] = now + LOOK_SECONDS
             try:
@@ -47,7 +49,8 @@ class SkewWatch:
         context = self._spark._jsparkSession.sparkContext()
         store = context.statusStore()
         # Spark runs the jobs of a query in a group that is named after the run.
-        for job in sorted(context.statusTracker().getJobIdsForGroup(run_id), reverse=True):
+        jobs = sorted(context.statusTracker().getJobIdsForGroup(run_id), reverse=True)
+        for job in jobs[:JOBS_LOOKED_AT]:
             ids = store.job(job).stageIds()
             stages = [store.lastStageAttempt(ids.apply(at)) for at in range(ids.size())]
             ended = [stage for stage in stages if stage.status().toString() == "COMPLETE"]

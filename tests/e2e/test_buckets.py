@@ -26,6 +26,7 @@ from tests.connectors.test_kafka_sink import committed
 from tests.e2e.databases import fresh_database, rows
 from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
 from tests.e2e.pair import Pair, running_pair
+from tests.publish.bucketed import stages
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -104,9 +105,6 @@ SLOTS = query(
     {**ATOMIC, "table": "slots", "mode": "upsert", "key": ["slot"]},
     output_mode="update",
 )
-STAGES = "SELECT relname FROM pg_class WHERE relname LIKE 'ha_engine_stage_%'"
-
-
 KILLS = [
     ("everything", "copies"),
     ("query", "slots"),
@@ -180,7 +178,7 @@ def test_no_reader_sees_a_part_of_a_batch_while_actives_die_between_stage_and_co
                 with commits_held(url, table):
                     numbers.send(3_000)
                     wait_until(lambda: commit_waits(url, table), within=SPARK_SECONDS, every=0.01)  # noqa: B023
-                    assert rows(url, STAGES) != []
+                    assert stages(url) != []
                     kill(active, what)
                 numbers.return_from(active)
                 numbers.settle()
@@ -195,7 +193,7 @@ def test_no_reader_sees_a_part_of_a_batch_while_actives_die_between_stage_and_co
         assert {sink for (sink,) in rows(url, "SELECT sink FROM ha_engine_ledger")} == {
             "table#batch"
         }
-        assert rows(url, STAGES) == []
+        assert stages(url) == []
 
 
 # -- Kafka, files and S3 ---------------------------------------------------------------------------

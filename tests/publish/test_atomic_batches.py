@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import text
 
 from ha_engine.buckets import atomic
-from ha_engine.buckets.place import BucketPlace, Table
+from ha_engine.buckets.place import BucketPlace
 from ha_engine.buckets.task import stage_bucket
 from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
 from ha_engine.outbox.batch_file import WRITTEN_BY_TASKS
@@ -27,36 +27,14 @@ from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.sink_table import Target
-from ha_engine.publish.sinks.buckets import BucketedSink
-from tests.publish.batches import GROUP, QUERY, SINK, batch_of, execute, open_sink, rows_of, soon
+from tests.publish import bucketed
+from tests.publish.batches import GROUP, QUERY, batch_of, execute, open_sink, rows_of, soon
+from tests.publish.bucketed import INSERT, MORE, ROWS, UPSERT, ledger, parts, stages, visible
 from tests.waiting import wait_until
 
-ROWS = pa.table({"k": ["a", "b"], "n": pa.array([1, 2], pa.int64())})
-MORE = pa.table({"k": ["c"], "n": pa.array([3], pa.int64())})
 COLUMNS = ROWS.column_names
-UPSERT = Target("delays", "upsert", ("k",), auto_create=True)
-INSERT = Target("delays", auto_create=True)
-BUCKETS = 3
-
-
-def sink_of(url: str, target: Target = INSERT, buckets: int = BUCKETS) -> BucketedSink:
-    key = LedgerKey("default", QUERY, SINK)
-    store = PostgresBucketStore(open_engine(url), key, target, buckets, atomic=True)
-    return BucketedSink(SINK, store, target.key, lambda: 100)
-
-
-def place_of(url: str, target: Target = INSERT, epoch: int = 1) -> BucketPlace:
-    return BucketPlace(
-        group="default",
-        group_id=GROUP,
-        query=QUERY,
-        sink=SINK,
-        epoch=epoch,
-        key=target.key,
-        buckets=BUCKETS,
-        timeout=10,
-        target=Table(url, 5, target.name, target.mode, atomic=True),
-    )
+sink_of = partial(bucketed.sink_of, atomic=True)
+place_of = partial(bucketed.place_of, atomic=True)
 
 
 def claimed(
@@ -67,10 +45,6 @@ def claimed(
     sink.prepare(schema)
     sink.claim(epoch, 0, GROUP, soon())
     return place_of(url, target, epoch)
-
-
-def parts(*tables: pa.Table) -> Iterator[pa.RecordBatch]:
-    return (batch for table in tables for batch in table.to_batches())
 
 
 def begun(place: BucketPlace, number: int = 1) -> str:
@@ -91,19 +65,6 @@ def written_batch(place: BucketPlace, number: int, *buckets: pa.Table) -> None:
     for task, rows in enumerate(buckets):
         staged |= write(place, stage, task, rows)
     atomic.commit(place, number, COLUMNS, stage, staged)
-
-
-def stages(url: str) -> list[str]:
-    found = rows_of(url, "SELECT relname FROM pg_class WHERE relname LIKE 'ha_engine_stage_%'")
-    return [str(name) for (name,) in found]
-
-
-def ledger(url: str) -> list[tuple[object, ...]]:
-    return rows_of(url, "SELECT sink, epoch, batch FROM ha_engine_ledger ORDER BY sink")
-
-
-def visible(url: str) -> list[tuple[object, ...]]:
-    return rows_of(url, "SELECT k, n FROM delays ORDER BY k, n")
 
 
 def test_rows_of_all_tasks_and_the_ledger_appear_at_once(database_url: str) -> None:
@@ -414,18 +375,13 @@ def test_claim_names_a_committed_batch_that_the_journal_does_not_have(database_u
     """RULES.md#r26: a forced failover gave the batch up, and no other batch gets its number."""
     place = claimed(database_url)
     written_batch(place, 1, ROWS)
-    key = LedgerKey("default", QUERY, SINK)
-    store = PostgresBucketStore(open_engine(database_url), key, INSERT, BUCKETS, atomic=True)
-    assert BucketedSink(SINK, store, (), lambda: 0).claim(2, 0, GROUP, soon()) == 1
+    assert sink_of(database_url, last_mark=0).claim(2, 0, GROUP, soon()) == 1
 
 
 def test_number_of_buckets_may_change_but_not_what_is_atomic(database_url: str) -> None:
     claimed(database_url)
     sink_of(database_url, buckets=5).claim(2, 0, GROUP, soon())
-    key = LedgerKey("default", QUERY, SINK)
-    each = BucketedSink(
-        SINK, PostgresBucketStore(open_engine(database_url), key, INSERT, 3), (), lambda: 100
-    )
+    each = bucketed.sink_of(database_url)
     with pytest.raises(SinkRefused, match=r"has buckets with atomic: batch .* new name"):
         each.claim(3, 0, GROUP, soon())
     with pytest.raises(SinkRefused, match=r"has buckets with atomic: batch .* new name"):

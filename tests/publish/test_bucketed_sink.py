@@ -7,50 +7,31 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from ha_engine.buckets.place import BucketPlace, Table
+from ha_engine.buckets.place import BucketPlace
 from ha_engine.buckets.task import write_bucket
 from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
 from ha_engine.outbox.batch_file import WRITTEN_BY_TASKS
-from ha_engine.postgres.bucket_store import PostgresBucketStore
-from ha_engine.postgres.engine import open_engine
-from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.sink_table import Target
 from ha_engine.publish.sinks.buckets import BucketedSink
-from tests.publish.batches import GROUP, QUERY, SINK, batch_of, execute, open_sink, rows_of, soon
-
-ROWS = pa.table({"k": ["a", "b"], "n": pa.array([1, 2], pa.int64())})
-UPSERT = Target("delays", "upsert", ("k",), auto_create=True)
-INSERT = Target("delays", auto_create=True)
-BUCKETS = 3
-
-
-def sink_of(
-    url: str, target: Target = INSERT, buckets: int = BUCKETS, last_mark: int = 100
-) -> BucketedSink:
-    key = LedgerKey("default", QUERY, SINK)
-    store = PostgresBucketStore(open_engine(url), key, target, buckets)
-    return BucketedSink(SINK, store, target.key, lambda: last_mark)
-
-
-def place_of(url: str, target: Target = INSERT, epoch: int = 1) -> BucketPlace:
-    return BucketPlace(
-        group="default",
-        group_id=GROUP,
-        query=QUERY,
-        sink=SINK,
-        epoch=epoch,
-        key=target.key,
-        buckets=BUCKETS,
-        timeout=10,
-        target=Table(url, 5, target.name, target.mode),
-    )
+from tests.publish.batches import GROUP, batch_of, execute, open_sink, soon
+from tests.publish.bucketed import (
+    BUCKETS,
+    INSERT,
+    MORE,
+    ROWS,
+    UPSERT,
+    ledger,
+    parts,
+    place_of,
+    sink_of,
+    visible,
+)
 
 
 def claimed(url: str, target: Target = INSERT, epoch: int = 1) -> BucketedSink:
@@ -60,30 +41,17 @@ def claimed(url: str, target: Target = INSERT, epoch: int = 1) -> BucketedSink:
     return sink
 
 
-def parts(*tables: pa.Table) -> Iterator[pa.RecordBatch]:
-    return (batch for table in tables for batch in table.to_batches())
-
-
 def write(place: BucketPlace, number: int, bucket: int, *tables: pa.Table) -> bool:
     size = sum(table.num_rows for table in tables)
     return write_bucket(place, number, bucket, size, parts(*tables))
 
 
-def ledger(url: str) -> list[tuple[object, ...]]:
-    return rows_of(url, "SELECT sink, epoch, batch FROM ha_engine_ledger ORDER BY sink")
-
-
-def written(url: str) -> list[tuple[object, ...]]:
-    return rows_of(url, "SELECT * FROM delays ORDER BY k, n")
-
-
 def test_bucket_is_written_once_in_parts(database_url: str) -> None:
     claimed(database_url)
     place = place_of(database_url)
-    more = pa.table({"k": ["c"], "n": [3]})
-    assert write(place, 1, 2, ROWS, ROWS.slice(0, 0), more)
-    assert not write(place, 1, 2, ROWS, more)
-    assert written(database_url) == [("a", 1), ("b", 2), ("c", 3)]
+    assert write(place, 1, 2, ROWS, ROWS.slice(0, 0), MORE)
+    assert not write(place, 1, 2, ROWS, MORE)
+    assert visible(database_url) == [("a", 1), ("b", 2), ("c", 3)]
     assert ledger(database_url) == [("table#0/3", 1, 0), ("table#1/3", 1, 0), ("table#2/3", 1, 1)]
 
 
@@ -91,10 +59,10 @@ def test_upsert_writes_one_row_of_a_key_of_all_parts(database_url: str) -> None:
     claimed(database_url, UPSERT)
     place = place_of(database_url, UPSERT)
     assert write(place, 1, 0, ROWS, pa.table({"k": ["a", "b"], "n": [7, 0]}))
-    assert written(database_url) == [("a", 7), ("b", 2)]
+    assert visible(database_url) == [("a", 7), ("b", 2)]
     assert write(place, 2, 0)
     assert write(place, 3, 0, pa.table({"k": ["b", "c"], "n": [0, 3]}))
-    assert written(database_url) == [("a", 7), ("b", 0), ("c", 3)]
+    assert visible(database_url) == [("a", 7), ("b", 0), ("c", 3)]
 
 
 def test_tasks_of_a_former_active_are_fenced(database_url: str) -> None:
@@ -106,7 +74,7 @@ def test_tasks_of_a_former_active_are_fenced(database_url: str) -> None:
         with pytest.raises(Fenced) as caught:
             write(place, 1, bucket, ROWS)
         assert caught.value.epoch == 5
-    assert len(written(database_url)) == 2
+    assert len(visible(database_url)) == 2
 
 
 def test_task_waits_for_the_claim_of_its_epoch_and_leaves_no_gap(database_url: str) -> None:
@@ -117,14 +85,14 @@ def test_task_waits_for_the_claim_of_its_epoch_and_leaves_no_gap(database_url: s
         write(place_of(database_url), 2, 0, ROWS)
     with pytest.raises(SinkRefused, match="belongs to group"):
         write(replace(place_of(database_url), group_id="another"), 1, 0, ROWS)
-    assert written(database_url) == []
+    assert visible(database_url) == []
 
 
 def test_refused_row_leaves_nothing_of_its_bucket(database_url: str) -> None:
     claimed(database_url)
     with pytest.raises(SinkRefused, match="row 2 of the batch"):
         write(place_of(database_url), 1, 0, ROWS, pa.table({"k": ["c", "d\0"], "n": [3, 4]}))
-    assert written(database_url) == []
+    assert visible(database_url) == []
     assert write(place_of(database_url), 1, 0, ROWS)
 
 
@@ -136,7 +104,7 @@ def test_task_whose_input_was_cut_writes_nothing(database_url: str, target: Targ
     for cut in (parts(ROWS), parts()):
         with pytest.raises(SinkUnavailable, match="of 3 rows"):
             write_bucket(place, 1, 0, 3, cut)
-    assert written(database_url) == []
+    assert visible(database_url) == []
     assert write(place, 1, 0, ROWS)
 
 
@@ -153,7 +121,7 @@ def test_two_tasks_of_one_bucket_write_it_once(database_url: str) -> None:
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == [False, False, False, True]
-    assert len(written(database_url)) == 40
+    assert len(visible(database_url)) == 40
 
 
 _DIES_BEFORE_COMMIT = """
@@ -174,9 +142,9 @@ def test_task_killed_before_its_commit_leaves_no_rows(database_url: str, target:
     ended = subprocess.run(command, check=False, timeout=60, cwd=os.getcwd())
     assert ended.returncode == -signal.SIGKILL
     claimed(database_url, target, epoch=2)
-    assert written(database_url) == []
+    assert visible(database_url) == []
     assert write(place_of(database_url, target, epoch=2), 1, 0, ROWS)
-    assert len(written(database_url)) == 2
+    assert len(visible(database_url)) == 2
 
 
 # -- the node --------------------------------------------------------------------------------------
@@ -190,7 +158,7 @@ def test_node_publishes_a_batch_that_every_bucket_has(database_url: str, tmp_pat
     sink.publish(1, batch, 1, soon())
     sink.publish(1, batch, 1, soon())
     assert [batch for _, _, batch in ledger(database_url)] == [1] * BUCKETS
-    assert len(written(database_url)) == 2 * BUCKETS
+    assert len(visible(database_url)) == 2 * BUCKETS
 
 
 def test_ledger_that_lost_a_written_batch_is_refused(database_url: str, tmp_path: Path) -> None:
@@ -209,7 +177,7 @@ def test_batch_from_before_the_buckets_is_written_by_the_node(
     sink, place = claimed(database_url), place_of(database_url)
     sink.publish(1, batch_of(tmp_path, ROWS), 1, soon())
     sink.publish(2, batch_of(tmp_path, ROWS.slice(0, 0), 2), 1, soon())
-    assert written(database_url) == [("a", 1), ("b", 2)]
+    assert visible(database_url) == [("a", 1), ("b", 2)]
     assert not write(place, 2, 0, ROWS)
     write(place, 3, 0, ROWS)
     with pytest.raises(SinkUnavailable, match="still writes batch 3"):

@@ -24,6 +24,7 @@ from ha_engine.query.bucket_writer import _hashed
 from ha_engine.query.runner import QueryRunner
 from ha_engine.v1 import local_pb2 as pb
 from tests.publish.batches import GROUP, execute, rows_of, soon
+from tests.publish.bucketed import stages
 from tests.query.local_node import LocalNode, run_command
 from tests.query.test_batches import Applications, Runners
 from tests.waiting import wait_until
@@ -204,8 +205,7 @@ def test_atomic_batch_that_one_row_failed_is_not_visible_and_then_completed(
     node.admitted("counts", 3)
     assert counts(database_url) == [(key, 2, 2) for key in sorted(keys)]
     assert ledger(database_url) == [(3, 3)]
-    stages = "SELECT relname FROM pg_class WHERE relname LIKE 'ha_engine_stage_%'"
-    assert rows_of(database_url, stages) == []
+    assert stages(database_url) == []
 
 
 @pytest.mark.nightly("test_bucketed_sink has it without Spark")

@@ -272,7 +272,7 @@ def test_task_killed_before_its_commit_leaves_no_rows(setting: Setting) -> None:
     plugin = setting.plugin()
     words = [plugin.kind, plugin.options, plugin.messages, GROUP]
     command = [sys.executable, "-c", _DIES, *words]
-    ended = subprocess.run(command, check=False, timeout=120, cwd=os.getcwd())
+    ended = subprocess.run(command, check=False, timeout=120)
     assert ended.returncode == -signal.SIGKILL
     assert setting.claimed(epoch=2).claim(2, 0, GROUP, soon(SECONDS)) == 0
     assert setting.values() == []

@@ -275,7 +275,7 @@ def test_batch_of_a_driver_that_died_in_any_step_is_written_once_by_the_next(
 ) -> None:
     claimed(database_url, target)
     command = [sys.executable, "-c", _DIES, database_url, target.mode, step]
-    ended = subprocess.run(command, check=False, timeout=60, cwd=os.getcwd())
+    ended = subprocess.run(command, check=False, timeout=60)
     assert ended.returncode == -signal.SIGKILL
     assert visible(database_url) == []
     assert len(stages(database_url)) == 1

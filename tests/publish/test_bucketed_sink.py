@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -139,7 +138,7 @@ write(place_of(url, Target("delays", mode, ("k",))), 1, 0, ROWS)
 def test_task_killed_before_its_commit_leaves_no_rows(database_url: str, target: Target) -> None:
     claimed(database_url, target)
     command = [sys.executable, "-c", _DIES_BEFORE_COMMIT, database_url, target.mode]
-    ended = subprocess.run(command, check=False, timeout=60, cwd=os.getcwd())
+    ended = subprocess.run(command, check=False, timeout=60)
     assert ended.returncode == -signal.SIGKILL
     claimed(database_url, target, epoch=2)
     assert visible(database_url) == []

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,19 +190,11 @@ def test_bucket_is_written_once_and_the_node_publishes_it(setting: Setting, tmp_
 def test_two_tasks_of_one_bucket_write_it_once(setting: Setting) -> None:
     setting.claimed()
     rows = [ROWS] * 20
-    failed: list[SinkUnavailable] = []
-
-    def task() -> None:
-        try:
-            write(setting.place(), 1, 0, *rows)
-        except SinkUnavailable as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=task) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        tasks = [threads.submit(write, setting.place(), 1, 0, *rows) for _ in range(3)]
+    for one in tasks:
+        with suppress(SinkUnavailable):
+            one.result()
     write(setting.place(), 1, 0, *rows)
     assert len(setting.values()) == 40
 

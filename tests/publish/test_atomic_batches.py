@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -181,20 +181,10 @@ def test_drivers_of_one_epoch_commit_a_batch_once(database_url: str) -> None:
     place = claimed(database_url)
     stage = begun(place)
     staged = write(place, stage, 1, *[ROWS] * 500)
-    failed: list[SinkUnavailable] = []
-
-    def commit() -> None:
-        try:
-            atomic.commit(place, 1, COLUMNS, stage, staged)
-        except SinkUnavailable as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=commit) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    commit = partial(atomic.commit, place, 1, COLUMNS, stage, staged)
+    with ThreadPoolExecutor(4) as threads:
+        commits = [threads.submit(commit) for _ in range(4)]
+    assert [one.exception() for one in commits] == [None] * 4
     assert len(visible(database_url)) == 1000
 
 

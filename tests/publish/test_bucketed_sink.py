@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -109,17 +110,10 @@ def test_task_whose_input_was_cut_writes_nothing(database_url: str, target: Targ
 
 def test_two_tasks_of_one_bucket_write_it_once(database_url: str) -> None:
     claimed(database_url)
-    outcomes: list[bool] = []
-
-    def task() -> None:
-        outcomes.append(write(place_of(database_url), 1, 0, *[ROWS] * 20))
-
-    threads = [threading.Thread(target=task) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(outcomes) == [False, False, False, True]
+    task = partial(write, place_of(database_url), 1, 0, *[ROWS] * 20)
+    with ThreadPoolExecutor(4) as threads:
+        tasks = [threads.submit(task) for _ in range(4)]
+    assert sorted(one.result() for one in tasks) == [False, False, False, True]
     assert len(visible(database_url)) == 40
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -284,20 +285,12 @@ def test_type_without_a_json_form_is_refused_before_the_first_batch(database_url
 
 
 def test_two_nodes_may_prepare_a_sink_at_once(database_url: str) -> None:
-    failures: list[Exception] = []
-
     def prepare() -> None:
-        try:
-            open_sink(database_url, Target("new.delays", auto_create=True)).prepare(ROWS.schema)
-        except Exception as error:
-            failures.append(error)
+        open_sink(database_url, Target("new.delays", auto_create=True)).prepare(ROWS.schema)
 
-    threads = [threading.Thread(target=prepare) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as threads:
+        prepared = [threads.submit(prepare) for _ in range(4)]
+    assert [one.exception() for one in prepared] == [None] * 4
 
 
 def test_a_role_without_rights_is_refused(database_url: str, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,11 @@ from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.query.object_checkpoints import Bucket
 from tests.cluster import s3a
-from tests.cluster.nodes import node_on
+from tests.cluster.nodes import pair_on
 from tests.cluster.standalone import running_cluster
 from tests.cluster.takeovers import fail_back, fail_over
 from tests.connectors.s3_broker import S3Broker, running_broker
-from tests.e2e.databases import fresh_database
-from tests.e2e.flights import Flights, flying
+from tests.e2e.flights import Flights
 from tests.e2e.node_under_test import SPARK_SECONDS
 from tests.e2e.test_restore import snapshot_now
 from tests.programs import needs
@@ -47,14 +45,12 @@ def warm(broker: S3Broker, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterat
     """A pair in which only the active runs the queries."""
     build(JAR)
     spark = s3a.settings(broker)
-    with running_cluster(workers=2, cores=2, memory="1200m") as cluster:
-        node = partial(node_on, cluster, tmp_path, execution={"checkpoint": "s3a://events/ha"})
-        with (
-            fresh_database(postgres, "object_storage") as url,
-            flying(tmp_path, url, node, standby="warm", query={"spark": spark}) as flights,
-        ):
-            flights.pair.wait_protected()
-            yield flights
+    options = {"query": {"spark": spark}, "execution": {"checkpoint": "s3a://events/ha"}}
+    with (
+        running_cluster(workers=2, cores=2, memory="1200m") as cluster,
+        pair_on(cluster, tmp_path, postgres, standby="warm", **options) as flights,
+    ):
+        yield flights
 
 
 def test_warm_queries_continue_on_object_storage_after_the_active_was_killed(

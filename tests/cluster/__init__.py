@@ -1,1 +1,1 @@
-"""Spark's own cluster manager as real processes, and tests of the engine on it."""
+"""Spark's own cluster manager and YARN as real processes, and tests of the engine on it."""

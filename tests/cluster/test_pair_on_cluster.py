@@ -13,11 +13,10 @@ from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.cluster.nodes import node_on, pair_on
 from tests.cluster.standalone import Cluster, running_cluster
-from tests.cluster.takeovers import fail_back, fail_over
+from tests.cluster.takeovers import bring_back, fail_back, fail_over, lose_the_active
 from tests.e2e.databases import fresh_database
 from tests.e2e.flights import Flights, flying
 from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
-from tests.e2e.pair import same_journal
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -74,18 +73,9 @@ def bucketed(cluster: Cluster, tmp_path: Path, postgres: EmbeddedPostgres) -> It
 def test_rows_are_those_of_the_reference_after_the_active_was_killed(flights: Flights) -> None:
     flights.send(20_000)
     flights.require_equal()
-    pair = flights.pair
-    active = pair.active()
-    assert active is not None
-    active.kill_everything()
-    flights.send(10_000)
-    flights.require_equal()
-    active.start()
-    pair.wait_protected()
-    flights.send(5_000)
-    flights.require_equal()
-    wait_until(lambda: same_journal(pair), within=SPARK_SECONDS)
-    for node in pair.nodes.values():
+    killed = lose_the_active(flights, 10_000)
+    bring_back(flights, killed, 5_000)
+    for node in flights.pair.nodes.values():
         status = node.status()
         assert status is not None
         assert status["counts"]["executor_bytes"] > 0
@@ -101,17 +91,12 @@ def test_warm_queries_continue_the_checkpoint_of_the_killed_active(warm: Flights
 def test_buckets_have_the_rows_of_the_reference_after_an_executor_and_the_active_were_killed(
     bucketed: Flights, cluster: Cluster
 ) -> None:
-    pair = bucketed.pair
     bucketed.send(5_000)
     cluster.kill_an_executor()
     bucketed.send(15_000)
     bucketed.require_equal()
-    first = pair.active()
-    assert first is not None
     bucketed.send(5_000)
-    first.kill_everything()
-    bucketed.send(5_000)
-    bucketed.require_equal()
+    lose_the_active(bucketed, 5_000)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.cluster.nodes import pair_on
+from tests.cluster.takeovers import bring_back, lose_the_active
 from tests.cluster.yarn import Yarn, running_yarn
 from tests.e2e.flights import Flights
 from tests.e2e.node_under_test import SPARK_SECONDS
-from tests.e2e.pair import same_journal
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -72,22 +72,12 @@ def test_rows_are_those_of_the_reference_after_each_part_was_killed(
     require_recovery(flights, yarn, yarn.kill_an_executor)
     require_recovery(flights, yarn, yarn.kill_a_master)
     for node in pair.nodes.values():
-        status = node.status()
-        assert status is not None
-        assert status["query_process"]["last_death"] is None
+        assert node.require_status()["query_process"]["last_death"] is None
     require_recovery(flights, yarn, yarn.restart_a_worker)
     require_recovery(flights, yarn, kill_the_driver)
 
-    active = pair.active()
-    assert active is not None
     flights.send(3_000)
-    active.kill_everything()
-    flights.send(3_000)
-    flights.require_equal()
+    killed = lose_the_active(flights, 3_000)
     wait_until(lambda: len(yarn.executors()) == 2, within=SPARK_SECONDS, every=0.5)
-    active.start()
-    pair.wait_protected()
-    flights.send(3_000)
-    flights.require_equal()
-    wait_until(lambda: same_journal(pair), within=SPARK_SECONDS)
+    bring_back(flights, killed, 3_000)
     wait_until(lambda: has_all_parts(yarn), within=SPARK_SECONDS, every=0.5)

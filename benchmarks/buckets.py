@@ -14,11 +14,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.sink import KEY, rows
+from benchmarks.sink import TARGETS, rows
 from ha_engine.buckets import atomic
 from ha_engine.buckets.place import BucketPlace, Table
 from ha_engine.buckets.task import stage_bucket, write_bucket
@@ -50,63 +51,49 @@ class _Side:
         self._place = BucketPlace(
             "bench", "group-1", target.name, "table", 1, target.key, BUCKETS, TIMEOUT, table
         )
-        self._columns, self._is_atomic = schema.names, is_atomic
+        self._columns = schema.names
 
     def seconds(self, number: int, buckets: list[pa.Table]) -> float:
-        """Write a batch."""
-        place, write = self._place, self._write_atomic if self._is_atomic else self._write
+        """Write a batch, and return the time that it took."""
+        write = self._write_atomic if atomic.is_atomic(self._place) else self._write
         began = time.perf_counter()
         with ThreadPoolExecutor(BUCKETS) as threads:
-            write(place, number, buckets, threads)
+            write(number, buckets, threads)
         return time.perf_counter() - began
 
-    def _write(
-        self,
-        place: BucketPlace,
-        number: int,
-        buckets: list[pa.Table],
-        threads: ThreadPoolExecutor,
-    ) -> None:
+    def _write(self, number: int, buckets: list[pa.Table], threads: ThreadPoolExecutor) -> None:
         def task(bucket: int) -> bool:
-            return write_bucket(
-                place, number, bucket, buckets[bucket].num_rows, _parts(buckets[bucket])
-            )
+            given = buckets[bucket]
+            return write_bucket(self._place, number, bucket, given.num_rows, _parts(given))
 
         assert all(threads.map(task, range(BUCKETS)))
 
     def _write_atomic(
-        self,
-        place: BucketPlace,
-        number: int,
-        buckets: list[pa.Table],
-        threads: ThreadPoolExecutor,
+        self, number: int, buckets: list[pa.Table], threads: ThreadPoolExecutor
     ) -> None:
-        stage = atomic.begin(place, number, self._columns)
+        stage = atomic.begin(self._place, number, self._columns)
         assert stage is not None
 
         def task(bucket: int) -> int:
-            rows = buckets[bucket]
-            return stage_bucket(place, stage, bucket, rows.num_rows, _parts(rows))
+            given = buckets[bucket]
+            return stage_bucket(self._place, stage, bucket, given.num_rows, _parts(given))
 
         staged = dict(enumerate(threads.map(task, range(BUCKETS))))
-        atomic.commit(place, number, self._columns, stage, staged)
+        atomic.commit(self._place, number, self._columns, stage, staged)
 
 
 def _parts(table: pa.Table) -> Iterator[pa.RecordBatch]:
     return iter(table.to_batches(max_chunksize=PART_ROWS))
 
 
-def _measure(url: str, mode: str, size: int, batches: int) -> dict[str, list[float]]:
+def _measure(url: str, like: Target, size: int, batches: int) -> dict[str, list[float]]:
     sides = {}
     for name in ("buckets", "atomic"):
-        key = KEY if mode == "upsert" else ()
-        target = Target(
-            f"{name}_{mode}_{size}", "upsert" if key else "insert", key, auto_create=True
-        )
+        target = replace(like, name=f"{name}_{like.mode}_{size}")
         sides[name] = _Side(url, target, is_atomic=name == "atomic")
     took: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(1, batches + 1):
-        group = number // 2 if mode == "upsert" else number
+        group = number // 2 if like.mode == "upsert" else number
         step = size // BUCKETS
         buckets = [rows(group * size + bucket * step, step) for bucket in range(BUCKETS)]
         for name, side in sides.items():
@@ -120,9 +107,9 @@ def main() -> None:
         EmbeddedPostgres(Path(directory) / "postgres") as server,
     ):
         print(f"{'mode':8} {'rows':>10} {'side':8} {'p50 ms':>10} {'rows/s':>10}")
-        for mode in ("insert", "upsert"):
+        for mode, like in TARGETS.items():
             for size, batches in SIZES.items():
-                for name, took in _measure(server.url, mode, size, batches).items():
+                for name, took in _measure(server.url, like, size, batches).items():
                     p50 = statistics.median(took)
                     print(f"{mode:8} {size:10,} {name:8} {p50 * 1e3:10.1f} {size / p50:10,.0f}")
 

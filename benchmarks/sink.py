@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,6 +29,11 @@ from ha_engine.publish import Deadline
 from ha_engine.publish.sinks.postgres import PostgresSink
 
 KEY = ("origin", "carrier", "window_start", "n")
+TARGETS = {
+    "insert": Target("rows", auto_create=True),
+    "upsert": Target("rows", "upsert", KEY, auto_create=True),
+}
+"""A table of each mode, whose name a measurement replaces."""
 BATCHES = {1: 300, 1_000: 40, 20_000: 12, 200_000: 4}
 
 
@@ -86,12 +92,9 @@ def main() -> None:
         EmbeddedPostgres(Path(directory) / "postgres") as server,
     ):
         print(f"{'mode':8} {'rows':>8} {'p50 ms':>9} {'p95 ms':>9} {'rows/s':>10}")
-        for mode in ("insert", "upsert"):
+        for mode, like in TARGETS.items():
             for size, repeats in BATCHES.items():
-                key = KEY if mode == "upsert" else ()
-                target = Target(
-                    f"{mode}_{size}", "upsert" if key else "insert", key, auto_create=True
-                )
+                target = replace(like, name=f"{mode}_{size}")
                 files = Path(directory) / target.name
                 files.mkdir()
                 took = _measure(server.url, target, size, repeats, files)

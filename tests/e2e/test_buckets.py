@@ -177,7 +177,8 @@ def test_no_reader_sees_a_part_of_a_batch_while_actives_die_between_stage_and_co
                 active = numbers.active()
                 with commits_held(url, table):
                     numbers.send(3_000)
-                    wait_until(lambda: commit_waits(url, table), within=SPARK_SECONDS, every=0.01)  # noqa: B023
+                    waits = partial(commit_waits, url, table)
+                    wait_until(waits, within=SPARK_SECONDS, every=0.01)
                     assert stages(url) != []
                     kill(active, what)
                 numbers.return_from(active)

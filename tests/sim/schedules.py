@@ -728,14 +728,14 @@ def a_batch_of_a_warm_query_kills_spark_everywhere(stage: Stage) -> None:
     group, a, b = stage.group, stage.a, stage.b
     group.unfinished.add("delays")
     a.spark_starts_within = b.spark_starts_within = (15.0, 15.0)
+    stage.until(lambda: "delays" in a.core.deployment.in_flight())
+    number = a.core.deployment.in_flight()["delays"]
 
     def kill_spark(active: SimNode) -> None:
         stage.until(lambda: active.core.deployment.in_flight() == {"delays": number})
         stage.until(lambda: active.core.why_no_switchover(None) is None)
         active.kill_spark()
 
-    stage.until(lambda: "delays" in a.core.deployment.in_flight())
-    number = a.core.deployment.in_flight()["delays"]
     for active, other in ((a, b), (b, a)):
         kill_spark(active)
         stage.until(stage.is_active(other), within=5.0)
@@ -878,5 +878,6 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
 
 
 def stage_for(schedule: Callable[[Stage], None], engine: Any = ha_engine.core) -> Stage:
+    """Return a stage with the queries that ``schedule`` needs."""
     warm = schedule in WARM_SCHEDULES
     return Stage(engine, variant=Variant.WARM if warm else Variant.PLAIN)

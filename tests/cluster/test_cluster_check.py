@@ -188,7 +188,7 @@ def test_executors_of_yarn_pass_each_check(yarn: Yarn, tmp_path: Path) -> None:
     assert found["accepted"]["text"].startswith("YARN accepted the application application_")
     assert found["workers"]["text"].startswith("room for 6 executors, and two nodes need 6, each")
     require_left(yarn)
-    assert not yarn.applications()
+    assert yarn.applications() == set()
 
 
 def test_executor_that_no_worker_of_yarn_can_have_is_refused(yarn: Yarn, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_executor_that_no_worker_of_yarn_can_have_is_refused(yarn: Yarn, tmp_pat
     found = findings(tmp_path, yarn, executors=large)
     assert found["accepted"]["state"] == "failed"
     assert "above the max threshold (5120 MB) of this cluster" in found["accepted"]["text"]
-    assert not yarn.applications()
+    assert yarn.applications() == set()
 
 
 def test_missing_addresses_of_yarn_are_a_failure(

@@ -44,7 +44,7 @@ def flights(yarn: Yarn, tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[
 
 def has_all_parts(yarn: Yarn) -> bool:
     """Return whether the drivers of two nodes have two executors each, and no other runs."""
-    return len(yarn.applications()) == 2 and len(yarn.executors()) == 4
+    return len(yarn.applications() or ()) == 2 and len(yarn.executors()) == 4
 
 
 def require_recovery(flights: Flights, yarn: Yarn, kill: Callable[[], None]) -> None:

@@ -165,9 +165,12 @@ class Yarn:
     def executors(self) -> list[psutil.Process]:
         return [one for worker in self.workers for one in worker.executors()]
 
-    def applications(self) -> set[str]:
-        """Return the ids of the applications that run."""
-        found = (self.manager.ask("apps?states=RUNNING") or {}).get("apps") or {}
+    def applications(self) -> set[str] | None:
+        """Return the ids of the applications that run, or None while YARN does not answer."""
+        answer = self.manager.ask("apps?states=RUNNING")
+        if answer is None:
+            return None
+        found = answer.get("apps") or {}
         return {app["id"] for app in found.get("app", [])}
 
     def has_workers(self, number: int) -> bool:

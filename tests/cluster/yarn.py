@@ -74,7 +74,7 @@ class ResourceManager(Daemon):
             f"yarn.resourcemanager.{name}address": f"127.0.0.1:{port}"
             for name, port in ports.items()
         }
-        """What NodeManagers and clients have in their config too."""
+        """The settings that NodeManagers and clients need too."""
         self.config["yarn.scheduler.minimum-allocation-mb"] = 128
         self.config["yarn.nm.liveness-monitor.expiry-interval-ms"] = LOST_MS
         write_config(directory / "yarn-site.xml", self.config)

@@ -144,7 +144,7 @@ class Reader(threading.Thread):
                 self.seen["slots"].add(tuple(connection.execute(slots).one()))
 
     def torn(self) -> list[tuple[int, ...]]:
-        """What the reader saw of a table that lacked a part of a batch, or had it twice."""
+        """Return the views of a table that lacked a part of a batch, or had it twice."""
         return [one for found in self.seen.values() for one in found if len(set(one)) > 1]
 
 
@@ -224,7 +224,7 @@ class Outputs:
         }
 
     def size(self, output: str) -> int:
-        """How much an output has, including what no reader sees yet."""
+        """Return the size of an output, with the parts that no reader sees yet."""
         match output:
             case "kafka":
                 partition = TopicPartition(self._topic, 0)
@@ -239,7 +239,7 @@ class Outputs:
         self._reader.close()
 
     def numbers(self) -> dict[str, list[int]]:
-        """The numbers of all rows that readers see in each output, in order."""
+        """Return the numbers of all rows that readers see in each output, in order."""
         files = [path.read_text() for path in self._lake.rglob("*.jsonl")]
         objects = [one["path"] for one in self._folder.list().collect()]
         stored = [bytes(self._folder.get(key).bytes()).decode() for key in objects]

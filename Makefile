@@ -21,7 +21,7 @@ SHARE ?= 0.33
 WORKERS ?= 3
 TIER := -m 'not nightly' -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=50
 
-.PHONY: help setup kafka kubernetes demo demo-cluster demo-slow test test-all test-slow sim dst coverage diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
+.PHONY: help setup kafka kubernetes kubernetes-api demo demo-cluster demo-slow test test-all test-slow sim dst coverage diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -39,6 +39,9 @@ demo-slow: java $(PROJECT) ## The same with a third of one core; SHARE=0.5 gives
 
 kafka: java $(PROJECT) ## Fetch the programs of the Kafka broker that some tests need.
 	$(BIN)/python -m tests.connectors.kafka_jars
+
+kubernetes-api: $(PROJECT) ## Build the API server of Kubernetes with Go, for the nightly tests of executors in pods.
+	$(BIN)/python -m tests.kubernetes.api_programs
 
 kubernetes: $(PROJECT) ## Build Helm and kubeconform with Go, for the nightly tests of the chart.
 	$(BIN)/python -m tests.kubernetes.programs

@@ -59,6 +59,12 @@ class HadoopConfigMissing(EngineError):
     exit_code = 2
 
 
+class NotInExecutorPod(EngineError):
+    """The variables that Spark gives to the pod of an executor on Kubernetes are missing."""
+
+    exit_code = 2
+
+
 class ClusterJarMissing(EngineError):
     """The jar with the engine's classes for Spark's executors was not built."""
 
@@ -364,7 +370,7 @@ class HostKilled(QueryProcessFailed):
 
 
 class MasterUnavailable(QueryProcessFailed):
-    """No master of the cluster, or YARN, accepted Spark's driver when Spark started."""
+    """No master of the cluster, YARN or Kubernetes accepted Spark's driver when Spark started."""
 
 
 class DriverRemoved(QueryProcessFailed):

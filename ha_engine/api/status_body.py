@@ -183,13 +183,13 @@ class ExecutorsBody(TypedDict):
     """The executors of this node's driver on a Spark cluster."""
 
     application: str
-    """Id of the application at the master or YARN."""
+    """Id of the application at the master, YARN or Kubernetes."""
     live: int
     wanted: int
     """The number in execution.executors."""
     master_connected: bool
     """A master, on YARN the ApplicationMaster, answers and knows the application. Without one the
-    queries run on, but no executor starts."""
+    queries run on, but no executor starts. Always true on Kubernetes."""
 
 
 @described

@@ -24,6 +24,7 @@ _COMMANDS = {
     "history": "lease.history",
     "reinit": "reinit.reinit",
     "receive": "receive.receive",
+    "executor": "executor.executor",
     "publish": "publish.publish",
     "demo": "demo.demo",
     "app": "app.app",

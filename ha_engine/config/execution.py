@@ -17,6 +17,7 @@ _LOCAL = r"local(\[([1-9][0-9]*|\*)(, *[1-9][0-9]*)?\])?"
 _OBJECTS = re.compile(r"s3a://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)*/?")
 _STANDALONE = r"spark://[^,/\s]+:[0-9]+(,[^,/\s]+:[0-9]+)*"
 _YARN = "yarn"
+_KUBERNETES = r"k8s://(https?://)?[^/:\s]+(:[0-9]{1,5})?(/\S*)?"
 
 
 def _path_or_url(given: Path | str) -> Path | str:
@@ -49,6 +50,21 @@ class ExecutorsConfig(Section):
     )
 
 
+class KubernetesConfig(Section):
+    """The pods of the executors on Kubernetes."""
+
+    image: str = Field(
+        default="",
+        description="Image of the executors' containers. It has the engine at the path that the "
+        "engine has on this node. Needed with a master k8s://URL.",
+    )
+    pod: str = Field(
+        default="",
+        description="Name of the pod in which this node runs, if it does. Kubernetes deletes the "
+        "pods of executors with it.",
+    )
+
+
 class ExecutionTls(ServerTls):
     """Files (PEM) with which this node proves its identity to the executors."""
 
@@ -70,11 +86,13 @@ class ExecutionConfig(Section):
 
     master: str = Field(
         default="local[2]",
-        pattern=rf"^({_LOCAL}|{_STANDALONE}|{_YARN})$",
+        pattern=rf"^({_LOCAL}|{_STANDALONE}|{_YARN}|{_KUBERNETES})$",
         description="Spark master that runs the queries: local, local[N], local[*] or local[N,F] "
-        "on this host, spark://HOST:PORT[,HOST:PORT] for a standalone cluster, or yarn.",
+        "on this host, spark://HOST:PORT[,HOST:PORT] for a standalone cluster, yarn, or "
+        "k8s://URL with the URL of the API of Kubernetes.",
     )
     executors: ExecutorsConfig = ExecutorsConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
     checkpoint: CheckpointPlace | None = Field(
         default=None,
         description="Directory that this node and all workers of the cluster mount at this path, "
@@ -98,8 +116,9 @@ class ExecutionConfig(Section):
     )
     secret: SecretStr = Field(
         default=SecretStr(""),
-        description="Secret that both nodes and, except on YARN, the masters and the workers share "
-        "(spark.authenticate.secret), best as env:NAME or file:/path. Needed on a cluster.",
+        description="Secret that both nodes and, on a standalone cluster, the masters and the "
+        "workers share (spark.authenticate.secret), best as env:NAME or file:/path. Needed on a "
+        "cluster.",
     )
 
     @property
@@ -111,13 +130,17 @@ class ExecutionConfig(Section):
         return self.master == _YARN
 
     @property
+    def on_kubernetes(self) -> bool:
+        return self.master.startswith("k8s://")
+
+    @property
     def address(self) -> str:
         """The address at which executors reach this node."""
         return self.advertise or self.listen
 
     @property
     def _use_of_secret(self) -> str:
-        if self.on_yarn:
+        if self.on_yarn or self.on_kubernetes:
             return (
                 "choose one and give it to both nodes, since executors prove with a token derived "
                 "from it that they may read events"
@@ -132,6 +155,11 @@ class ExecutionConfig(Section):
             raise ValueError(
                 "checkpoint is missing: the executors keep the queries' state there; name a "
                 "directory that this node and all workers mount at the same path, or s3a://BUCKET/FOLDER"
+            )
+        if self.on_kubernetes and not self.kubernetes.image:
+            raise ValueError(
+                "kubernetes.image is missing; name the image of the executors' containers, such as "
+                "that of this node"
             )
         if len(self.secret.get_secret_value()) < SECRET_CHARACTERS_MIN:
             raise ValueError(

@@ -15,9 +15,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ha_engine.auth import token_of
 from ha_engine.config import Config
+from ha_engine.config.execution import ExecutionConfig
 from ha_engine.config.quantities import split_address
 from ha_engine.doctor import executor_probe, executors, kafka_logs, tools
 from ha_engine.doctor.certificates import certificate
@@ -32,6 +34,7 @@ from ha_engine.errors import EngineError
 from ha_engine.jvm import cluster_jar
 from ha_engine.node.check import read_application
 from ha_engine.query.application import PythonFunction, StreamApplication, StreamSpec
+from ha_engine.query.kubernetes import KUBERNETES
 from ha_engine.query.yarn import hadoop_config
 from ha_engine.web.certificates import presented
 
@@ -87,8 +90,8 @@ def _configured(config: Config, has_log: bool) -> Finding:
         return skipped(text)
     return failed(
         f"{text}, and no stream has a log of type kafka",
-        "set execution.master to spark://HOST:PORT or yarn, and execution.executors, checkpoint, "
-        "listen and secret, as docs/CLUSTER.md shows; then run this command again",
+        "set execution.master to spark://HOST:PORT, yarn or k8s://URL, and execution.executors, "
+        "checkpoint, listen and secret, as docs/CLUSTER.md shows; then run this command again",
     )
 
 
@@ -104,10 +107,7 @@ def _on_cluster(config: Config, run: _Run) -> Iterator[Check]:
             )
     writes = run.objects.this_host if objects else run.make_directory
     yield check_of("checkpoint", writes, "cluster")
-    if config.execution.on_yarn:
-        yield check_of("masters", _yarn, "cluster")
-    else:
-        yield check_of("masters", partial(_masters, config.execution.master), "cluster")
+    yield check_of("masters", partial(_masters, config.execution), "cluster")
     needed = ("masters", "jar", "java", "spark", "application")
     yield Check("accepted", run.start, needed, START_SECONDS)
     yield check_of("workers", run.workers, "accepted")
@@ -121,15 +121,17 @@ def _on_cluster(config: Config, run: _Run) -> Iterator[Check]:
     yield check_of("executors/clocks", run.clocks, "executors")
 
 
-def _yarn() -> Finding:
-    """Whether this host knows the addresses of YARN. Raises HadoopConfigMissing."""
-    return ok(f"{hadoop_config()} has the addresses of YARN")
+def _masters(execution: ExecutionConfig) -> Finding:
+    """Whether a master listens, of which several may be standbys, or the API of Kubernetes does.
 
-
-def _masters(master: str) -> Finding:
-    """Whether a master listens; each of several may be a standby."""
+    On YARN, whether this host knows its addresses. Raises HadoopConfigMissing.
+    """
+    if execution.on_yarn:
+        return ok(f"{hadoop_config()} has the addresses of YARN")
+    if execution.on_kubernetes:
+        return _kubernetes(execution.master.removeprefix(KUBERNETES))
     problems = {}
-    addresses = master.removeprefix("spark://").split(",")
+    addresses = execution.master.removeprefix("spark://").split(",")
     for address in addresses:
         try:
             socket.create_connection(split_address(address), CONNECT_SECONDS).close()
@@ -143,6 +145,19 @@ def _masters(master: str) -> Finding:
         "start a master as docs/CLUSTER.md shows, open its port for this host, or correct "
         "execution.master",
     )
+
+
+def _kubernetes(url: str) -> Finding:
+    api = urlsplit(url if "://" in url else f"https://{url}")
+    port = api.port or {"http": 80}.get(api.scheme, 443)
+    try:
+        socket.create_connection((str(api.hostname), port), CONNECT_SECONDS).close()
+    except OSError as error:
+        return failed(
+            f"the API of Kubernetes at {url} does not answer: {error}",
+            "correct execution.master; inside a pod it is k8s://https://kubernetes.default.svc",
+        )
+    return ok(f"the API of Kubernetes at {url} answers")
 
 
 class _Run:
@@ -161,17 +176,23 @@ class _Run:
     def start(self, say: Say) -> Finding:
         say("starts Spark")
         application, execution = self._spark.start(), self._config.execution
+        if execution.on_kubernetes:
+            return ok(f"Kubernetes lets this node make the application {application}")
         by = "YARN accepted" if execution.on_yarn else "the master accepted the secret, and"
         return ok(f"{by} the application {application}")
 
     def workers(self) -> Finding:
         execution = self._config.execution
+        if execution.on_kubernetes:
+            return skipped("Kubernetes does not say how many executors have room")
         masters = 1 if execution.on_yarn else 0
         return executors.capacity(self._spark.workers(), execution.executors, masters)
 
     def await_executors(self, say: Say) -> Finding:
-        live = self._spark.await_executors(say)
-        return executors.enough(live, self._config.execution.executors.count, WAIT_SECONDS)
+        live, wanted = self._spark.await_executors(say), self._config.execution.executors.count
+        if live < wanted and self._config.execution.on_kubernetes:
+            return executors.pods_missing(live, wanted, WAIT_SECONDS, self._spark.pods())
+        return executors.enough(live, wanted, WAIT_SECONDS)
 
     def make_directory(self) -> Finding:
         """Write the file that each executor must find."""

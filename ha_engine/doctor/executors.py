@@ -59,6 +59,17 @@ def enough(live: int, wanted: int, seconds: float) -> Finding:
     return warning(late, remedy) if live else failed(late, remedy)
 
 
+def pods_missing(live: int, wanted: int, seconds: float, pods: Sequence[str]) -> Finding:
+    """Say why fewer executors than ``wanted`` started; ``pods`` has a line for each other pod."""
+    shown = "; ".join(pods) or "Kubernetes has no pod of another one"
+    remedy = (
+        "see 'kubectl describe pod' and the logs of the pods; give the namespace room for the "
+        "executors, or lower execution.executors; let the pods reach this node"
+    )
+    late = f"{live} of {wanted} executors started within {seconds:.0f} s: {shown}"
+    return warning(late, remedy) if live else failed(late, remedy)
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """A worker with ``room`` for so many executors if nothing else ran there."""

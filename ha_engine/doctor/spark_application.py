@@ -24,6 +24,7 @@ from ha_engine.errors import ClusterCheckFailed
 from ha_engine.jvm import cluster_jar
 from ha_engine.node.startup import driver_hosts
 from ha_engine.query.check import BRIEF_JAVA
+from ha_engine.query.kubernetes import executor_pods
 from ha_engine.query.session import ClusterSettings, SparkSettings, StartingSpark
 
 if TYPE_CHECKING:
@@ -66,10 +67,13 @@ class SparkApplication:
         Raises JavaMissing, ClusterJarMissing, MasterUnavailable.
         """
         execution = self._config.execution
+        bind, host = driver_hosts(self._config)
         cluster = ClusterSettings(
             execution.secret.get_secret_value(),
-            *driver_hosts(self._config),
+            bind,
+            host,
             **execution.executors.model_dump(),
+            **execution.kubernetes.model_dump(),
         )
         self._scratch = TemporaryDirectory(prefix="ha-engine-")
         settings = SparkSettings(
@@ -106,6 +110,11 @@ class SparkApplication:
                 "logs of the workers"
             )
         return int(driver.getExecutorIds().size())
+
+    def pods(self) -> list[str]:
+        """A line for each pod on Kubernetes whose executor does not run, with the reason."""
+        with executor_pods(self._session) as pods:
+            return list(pods.notRunning(self._session.sparkContext.applicationId))
 
     def ask(self, probe: Probe) -> list[dict[str, Any]]:
         """Run ``probe`` in each executor, and return one answer of each.

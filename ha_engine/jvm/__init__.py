@@ -1,5 +1,6 @@
-"""Classes for Spark's JVM. ``haengine.kafka`` reads Kafka at the offsets that the node decides, and
-``haengine.shuffle`` reads the blocks of a shuffle in one order.
+"""Classes for Spark's JVM. ``haengine.kafka`` reads Kafka at the offsets that the node decides,
+``haengine.shuffle`` reads the blocks of a shuffle in one order, and ``haengine.kubernetes``
+lists and deletes the pods of executors.
 
 - build: compile them to a jar.
 """

@@ -80,7 +80,7 @@ def _query_command(config: Config, needs_jar: bool) -> list[str]:
     data_dir = config.node.data_dir
     settings = {
         "query": config.query.model_dump(),
-        "execution": config.execution.model_dump(include={"master", "executors"}),
+        "execution": config.execution.model_dump(include={"master", "executors", "kubernetes"}),
         "driver_hosts": driver_hosts(config),
         "needs_jar": needs_jar,
         "log": {"node": config.node.id, **config.log.model_dump()},

@@ -9,6 +9,8 @@
 ``class_archive`` stores Spark's loaded classes, so that Java starts faster.
 ``spark_home`` makes a Spark home whose workers import compiled PySpark modules.
 ``yarn`` has what Spark needs on YARN besides.
+``kubernetes`` has what Spark needs on Kubernetes, and deletes the pods of former drivers.
+``executor_pod`` runs an executor in its pod on Kubernetes.
 ``link`` calls the node process over a local socket, and retries while it is down.
 ``sql_words`` finds which streams a SQL text names, without Spark.
 ``source`` has the ``ha_journal`` data source, as Spark knows it.

@@ -25,7 +25,8 @@ class ClusterState:
     """The executors of a driver, and whether a master answers and knows its application.
 
     On YARN the master is Spark's ApplicationMaster. YARN starts another one if it ends
-    (``master_returns``), or Spark stops the driver.
+    (``master_returns``), or Spark stops the driver. On Kubernetes the driver is its own master,
+    which makes pods again once the API answers.
     """
 
     application: str
@@ -98,8 +99,9 @@ class Jvm:
                 return DriverRemoved(
                     "Spark's driver has no place on the cluster any more; the master ended, or "
                     "restarted without spark.deploy.recoveryMode, or removed the application since "
-                    "no worker could start an executor, or YARN ended the application: look into "
-                    "the logs of master and workers, or of the application in YARN"
+                    "no worker could start an executor, or YARN ended the application, or too many "
+                    "pods failed: look into the logs of master and workers, of the application in "
+                    "YARN, or of the executors' pods"
                 )
             case code if code == -signal.SIGKILL:
                 return HostKilled("Spark's JVM was killed by SIGKILL; the host may lack memory")

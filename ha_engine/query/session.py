@@ -25,6 +25,7 @@ import structlog
 from ha_engine.errors import JavaMissing, MasterUnavailable
 from ha_engine.imports import gc_paused
 from ha_engine.query.class_archive import installation
+from ha_engine.query.kubernetes import KUBERNETES, Applications, kubernetes_settings, reason_of
 from ha_engine.query.spark_home import lean_spark_home
 from ha_engine.query.yarn import YARN, use_installed_pyspark, yarn_settings
 
@@ -43,6 +44,10 @@ _WORKER = Path(__file__).with_name("python_worker").resolve()
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 _A_DAY = "86400s"
 _JARS = "spark.jars"
+_JVM_BYTES = 384 << 20
+"""Memory of an executor's JVM beside its heap."""
+_WORKER_BYTES = 256 << 20
+"""Memory of a Python worker. Each core of an executor has one, and their daemon is another."""
 _STOPPED = "Cannot call methods on a stopped SparkContext"
 
 
@@ -51,7 +56,8 @@ class ClusterSettings:
     """The executors of a cluster, and how they reach this driver.
 
     The driver listens on the address ``bind``, and the executors reach it at ``host``. ``memory``
-    is the heap of an executor in bytes.
+    is the heap of an executor in bytes. On Kubernetes, ``image`` is that of the executors, and
+    ``pod`` is the pod of the driver, or empty if it runs elsewhere.
     """
 
     secret: str = field(repr=False)
@@ -60,6 +66,8 @@ class ClusterSettings:
     count: int = 2
     cores: int = 1
     memory: int = 1 << 30
+    image: str = ""
+    pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,15 @@ class SparkSettings:
     @property
     def on_yarn(self) -> bool:
         return self.master == YARN
+
+    @property
+    def on_kubernetes(self) -> bool:
+        return self.master.startswith(KUBERNETES)
+
+    @property
+    def in_containers(self) -> bool:
+        """Whether each executor has a container of its own, with a limit of memory."""
+        return self.on_yarn or self.on_kubernetes
 
 
 def check_java() -> int:
@@ -125,7 +142,7 @@ def spark_conf(settings: SparkSettings) -> dict[str, str]:
         **_patient(),
         **({} if settings.cluster else _patient_in_one_jvm()),
         **_places(settings.scratch),
-        **(yarn_settings(settings.cluster.cores) if settings.cluster and settings.on_yarn else {}),
+        **_of_containers(settings),
         **settings.spark,
         **_repeatable(),
         **(_cluster(settings.cluster) if settings.cluster else _private()),
@@ -253,9 +270,27 @@ def _private() -> dict[str, str]:
 def _shared_secret(settings: SparkSettings) -> str | None:
     """The secret of the masters and workers of a standalone cluster.
 
-    On YARN, Spark makes a secret for each application, which YARN gives to the executors.
+    On YARN and Kubernetes, Spark makes a secret for each application, which they give to the
+    executors.
     """
-    return settings.cluster.secret if settings.cluster and not settings.on_yarn else None
+    return settings.cluster.secret if settings.cluster and not settings.in_containers else None
+
+
+def _of_containers(settings: SparkSettings) -> dict[str, str]:
+    """What YARN or Kubernetes must know of the containers of the executors."""
+    cluster = settings.cluster
+    if cluster is None or not settings.in_containers:
+        return {}
+    # A container that uses more memory than it asked for is killed, Python workers included.
+    overhead = _JVM_BYTES + (cluster.cores + 1) * _WORKER_BYTES
+    return {
+        "spark.executor.memoryOverhead": f"{overhead >> 20}m",
+        # Spark ends an application after some failures. By default it counts those of all days.
+        "spark.executor.failuresValidityInterval": "1h",
+        **(
+            yarn_settings() if settings.on_yarn else kubernetes_settings(cluster.image, cluster.pod)
+        ),
+    }
 
 
 def _jars(settings: SparkSettings) -> dict[str, str]:
@@ -322,6 +357,11 @@ class StartingSpark:
             scratch.mkdir(parents=True)
             self._home.enter_context(lean_spark_home(scratch / "home"))
         self._conf = spark_conf(settings)
+        self._applications: Applications | None = None
+        if settings.on_kubernetes and scratch is not None:
+            # The start empties ``scratch``, and the file must stay.
+            self._applications = Applications(scratch.with_name(".kubernetes-applications"))
+            self._conf["spark.app.id"] = self._applications.add()
         # Other users can read the arguments of a program, so Java gets the secret after its start.
         self._secret = _shared_secret(settings)
         self._java = self._launched()
@@ -363,6 +403,9 @@ class StartingSpark:
             with _explained(self._conf["spark.master"]):
                 spark = SparkSession.builder.config(map=conf).getOrCreate()
         register_source(spark, JournalSource)
+        if self._applications is not None:
+            delete = partial(self._applications.delete_former, spark)
+            threading.Thread(target=delete, name="delete pods", daemon=True).start()
         return spark
 
 
@@ -395,6 +438,12 @@ def _explained(master: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         reason = str(error.java_exception.getMessage()).partition("\n")[0]
+        if master.startswith(KUBERNETES):
+            raise MasterUnavailable(
+                f"Kubernetes did not accept Spark's driver ({reason_of(error)}); check "
+                "execution.master, and that the service account or the kubeconfig of this node may "
+                "create pods and ConfigMaps"
+            ) from error
         if master == YARN:
             raise MasterUnavailable(
                 f"YARN did not start Spark's application ({reason}); check that its programs run "

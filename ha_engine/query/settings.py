@@ -44,9 +44,9 @@ class Settings:
     The JSON in ``--config-json`` has ``query``, ``execution``, ``driver_hosts``, ``log``,
     ``checkpoint_dir``, ``checkpoint_url``, ``scratch_dir``, ``outbox_dir``, ``classes_dir`` and
     ``needs_jar``. ``query`` is the config's section of that name, with durations and sizes as plain
-    numbers. ``execution`` has the keys ``master`` and ``executors`` of that section. ``log`` has
-    the fields of LogSettings. ``--parent`` is the text of a ProcessId; the query process ends when
-    that process ends. ``classes`` is the directory of the class archive.
+    numbers. ``execution`` has the keys ``master``, ``executors`` and ``kubernetes`` of that
+    section. ``log`` has the fields of LogSettings. ``--parent`` is the text of a ProcessId; the
+    query process ends when that process ends. ``classes`` is the directory of the class archive.
     """
 
     socket: str
@@ -103,4 +103,5 @@ def _cluster_settings(config: dict[str, Any]) -> ClusterSettings | None:
     if secret is None or config["execution"]["master"].startswith("local"):
         return None
     bind, host = config["driver_hosts"]
-    return ClusterSettings(secret, bind, host, **config["execution"]["executors"])
+    execution = config["execution"]
+    return ClusterSettings(secret, bind, host, **execution["executors"], **execution["kubernetes"])

@@ -16,10 +16,6 @@ YARN = "yarn"
 VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _ADDRESSES = "yarn-site.xml"
 _ARCHIVES = "PYSPARK_ARCHIVES_PATH"
-_JVM_BYTES = 384 << 20
-"""Memory of an executor's JVM beside its heap."""
-_WORKER_BYTES = 256 << 20
-"""Memory of a Python worker. Each core of an executor has one, and their daemon is another."""
 
 
 def hadoop_config() -> Path:
@@ -35,19 +31,15 @@ def hadoop_config() -> Path:
     )
 
 
-def yarn_settings(cores: int) -> dict[str, str]:
-    """Settings that a user may override, for executors with so many cores."""
+def yarn_settings() -> dict[str, str]:
+    """Settings that a user may override."""
     from pyspark.find_spark_home import _find_spark_home
 
     jars = Path(_find_spark_home(), "jars").resolve()
-    # YARN ends a container that uses more memory than it asked for, Python workers included.
-    overhead = _JVM_BYTES + (cores + 1) * _WORKER_BYTES
     return {
         # Each host has PySpark at the same path. Spark would upload its jars at each start.
         "spark.yarn.jars": f"local:{jars}/*",
-        "spark.executor.memoryOverhead": f"{overhead >> 20}m",
         # Spark ends an application after some failures. By default it counts those of all days.
-        "spark.executor.failuresValidityInterval": "1h",
         "spark.yarn.am.attemptFailuresValidityInterval": "1h",
     }
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from ha_engine.cli.root import program
 
 SAYS_ONE_SENTENCE = {"run", "demo", "reinit", "query skip", "query retry", "config check"}
-SAYS_ONE_SENTENCE |= {"query rescale"}
+SAYS_ONE_SENTENCE |= {"query rescale", "executor"}
 SAYS_ONE_SENTENCE |= {"receive", "db init", "db upgrade", "snapshot restore"}
 IS_JSON = {"config schema", "journal export"}
 FORMAT_IS_THE_FILES = {"publish"}

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
+from tests.cluster.kubernetes import Kubernetes
 from tests.cluster.standalone import SECRET, Cluster
 from tests.cluster.yarn import Yarn
 from tests.e2e.databases import fresh_database
 from tests.e2e.flights import Flights, flying
 from tests.e2e.node_under_test import NodeUnderTest, free_port
 
+AnyCluster = Cluster | Kubernetes | Yarn
 
-def node_on(cluster: Cluster | Yarn, shared: Path, *given: Any, **sections: Any) -> NodeUnderTest:
+
+def node_on(cluster: AnyCluster, shared: Path, *given: Any, **sections: Any) -> NodeUnderTest:
     """Make a node with its checkpoints below ``shared``, and by default with two executors."""
     execution = {
         "master": cluster.url,
@@ -31,7 +34,7 @@ def node_on(cluster: Cluster | Yarn, shared: Path, *given: Any, **sections: Any)
 
 @contextmanager
 def pair_on(
-    cluster: Cluster | Yarn, directory: Path, postgres: EmbeddedPostgres, **options: Any
+    cluster: AnyCluster, directory: Path, postgres: EmbeddedPostgres, **options: Any
 ) -> Iterator[Flights]:
     """Run a pair on the cluster, with these ``options`` of ``flying``."""
     node = partial(node_on, cluster, directory / "shared")

@@ -1,4 +1,4 @@
-"""``ha-engine cluster check`` against a real standalone cluster, and a real YARN."""
+"""``ha-engine cluster check`` against a real standalone cluster, YARN and API of Kubernetes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ import yaml
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from tests.cluster import s3a
+from tests.cluster.kubernetes import NAMESPACE, Kubernetes, running_kubernetes
+from tests.cluster.nodes import AnyCluster
 from tests.cluster.standalone import SECRET, Cluster, running_cluster
 from tests.cluster.yarn import Yarn, running_yarn, write_config
 from tests.connectors.s3_broker import S3Broker, running_broker
 from tests.e2e.node_under_test import free_port
+from tests.kubernetes.api_programs import needs_api
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -48,7 +51,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def command(
-    home: Path, cluster: Cluster | Yarn, spark: Mapping[str, str] | None = None, **execution: Any
+    home: Path, cluster: AnyCluster, spark: Mapping[str, str] | None = None, **execution: Any
 ) -> list[str]:
     (home / "application.yaml").write_text(APPLICATION)
     (home / "doubling.py").write_text(MODULE)
@@ -68,7 +71,7 @@ def command(
     return [sys.executable, "-m", "ha_engine", *words]
 
 
-def findings(home: Path, cluster: Cluster | Yarn, **execution: Any) -> dict[str, dict[str, str]]:
+def findings(home: Path, cluster: AnyCluster, **execution: Any) -> dict[str, dict[str, str]]:
     done = subprocess.run(
         command(home, cluster, **execution),
         capture_output=True,
@@ -219,3 +222,63 @@ def test_silent_resource_manager_is_a_failure(
     assert found["accepted"]["state"] == "failed"
     assert "YARN did not start Spark's application" in found["accepted"]["text"]
     assert "Connection refused" in found["accepted"]["text"]
+
+
+# -- on Kubernetes ---------------------------------------------------------------------------------
+
+POD = {"kubernetes": {"image": "ha-engine:test"}}
+IN_NAMESPACE = {"spark.kubernetes.namespace": NAMESPACE}
+
+
+@pytest.fixture(scope="module")
+def kubernetes() -> Iterator[Kubernetes]:
+    build(JAR)
+    with running_kubernetes(room=2) as kubernetes:
+        yield kubernetes
+
+
+@needs_api()
+def test_executors_in_pods_pass_each_check(kubernetes: Kubernetes, tmp_path: Path) -> None:
+    found = findings(tmp_path, kubernetes, spark=IN_NAMESPACE, **POD)
+    others = {name: one for name, one in found.items() if one["state"] != "ok"}
+    assert others.keys() == {"workers"}
+    assert others["workers"]["state"] == "skipped"
+    assert found["accepted"]["text"].startswith("Kubernetes lets this node make the application")
+    require_no_pods(kubernetes)
+
+
+@needs_api()
+def test_pods_without_room_are_named_with_the_reason(
+    kubernetes: Kubernetes, tmp_path: Path
+) -> None:
+    executors = {"count": 3, "cores": 1, "memory": "512MiB"}
+    found = findings(tmp_path, kubernetes, spark=IN_NAMESPACE, executors=executors, **POD)
+    assert found["executors"]["state"] == "warning"
+    assert found["executors"]["text"].startswith("2 of 3 executors started within 60 s: ha-engine-")
+    assert "is Pending: 0/1 nodes are available" in found["executors"]["text"]
+    require_no_pods(kubernetes)
+
+
+@needs_api()
+def test_namespace_without_rights_is_a_failure(kubernetes: Kubernetes, tmp_path: Path) -> None:
+    found = findings(tmp_path, kubernetes, spark={"spark.kubernetes.namespace": "default"}, **POD)
+    assert found["accepted"]["state"] == "failed"
+    text = found["accepted"]["text"] + found["accepted"]["remedy"]
+    assert 'cannot create resource "configmaps"' in text
+    assert "may create pods and ConfigMaps" in text
+
+
+@needs_api()
+def test_silent_api_of_kubernetes_is_a_failure(tmp_path: Path) -> None:
+    class Silent:
+        url = f"k8s://https://127.0.0.1:{free_port()}"
+
+    found = findings(tmp_path, Silent(), **POD)
+    assert found["masters"]["state"] == "failed"
+    assert "does not answer: [Errno 111] Connection refused" in found["masters"]["text"]
+    assert found["accepted"]["state"] == "skipped"
+
+
+def require_no_pods(kubernetes: Kubernetes) -> None:
+    wait_until(lambda: not kubernetes.executors() and not kubernetes.pods(), within=SECONDS)
+    assert kubernetes.config_maps() == []

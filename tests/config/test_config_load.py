@@ -239,6 +239,7 @@ def test_unknown_spark_master_is_refused(tmp_path: Path, master: str) -> None:
 CLUSTER = "master: 'spark://m1:7077,m2:7077', checkpoint: /mnt/ha, secret: a-secret-of-the-cluster"
 
 YARN = CLUSTER.replace("'spark://m1:7077,m2:7077'", "yarn")
+KUBERNETES = CLUSTER.replace("spark://m1:7077,m2:7077", "k8s://https://api:6443")
 ON_STORAGE = CLUSTER.replace("/mnt/ha", "'s3a://states/ha/'")
 
 
@@ -248,6 +249,15 @@ def test_yarn_is_a_cluster(tmp_path: Path) -> None:
     assert execution.on_cluster
     standalone = load_config(written(tmp_path, f"execution: {{{CLUSTER}}}"), {}).execution
     assert not standalone.on_yarn
+
+
+def test_kubernetes_is_a_cluster_whose_executors_have_an_image(tmp_path: Path) -> None:
+    text = f"execution: {{{KUBERNETES}, kubernetes: {{image: 'engine:1'}}}}"
+    execution = load_config(written(tmp_path, text), {}).execution
+    assert execution.on_kubernetes
+    assert execution.on_cluster
+    [line] = problems(written(tmp_path, f"execution: {{{KUBERNETES}}}"))
+    assert "kubernetes.image is missing" in line
 
 
 def test_checkpoints_of_a_group_have_their_own_folder_on_object_storage(tmp_path: Path) -> None:
@@ -281,6 +291,10 @@ def test_each_node_keeps_its_checkpoints_in_its_own_place_on_a_cluster(tmp_path:
             "fewer than 16 characters; choose one and give it to both nodes",
         ),
         ("execution: {master: yarn, secret: xxxxxxxxxxxxxxxx}", "checkpoint is missing"),
+        (
+            "execution: {master: 'k8s://api', checkpoint: /mnt, kubernetes: {image: i}}",
+            "fewer than 16 characters; choose one and give it to both nodes",
+        ),
         (f"execution: {{{CLUSTER}, listen: 'h:9895'}}", "does not encrypt without"),
         (
             f"execution: {{{CLUSTER}, listen: '0.0.0.0:9895', insecure: true}}",

@@ -34,12 +34,15 @@ KINDS = (
     "deployment-apps-v1",
     "networkpolicy-networking-v1",
     "poddisruptionbudget-policy-v1",
+    "role-rbac-v1",
+    "rolebinding-rbac-v1",
     "service-v1",
+    "serviceaccount-v1",
     "statefulset-apps-v1",
 )
 _ELSEWHERE = re.compile(r'"\$ref": "[^"#]*#')
-_CACHE = Path(os.environ.get("HA_ENGINE_TEST_CACHE", "~/.cache/ha-engine-tests")).expanduser()
-_HOME = _CACHE / "kubernetes" / "-".join(one.rpartition("@")[2] for one in MODULES.values())
+CACHE = Path(os.environ.get("HA_ENGINE_TEST_CACHE", "~/.cache/ha-engine-tests")).expanduser()
+_HOME = CACHE / "kubernetes" / "-".join(one.rpartition("@")[2] for one in MODULES.values())
 
 
 def program(name: str) -> Path:
@@ -52,20 +55,37 @@ def schemas() -> str:
     return f"{_HOME}/schemas/{file}"
 
 
+def _schema(version: str, kind: str) -> Path:
+    return _HOME / "schemas" / f"v{version}.0" / f"{kind}.json"
+
+
+def _have_programs() -> bool:
+    return all(program(name).exists() for name in MODULES)
+
+
+def _have_schemas() -> bool:
+    return all(_schema(version, kind).exists() for version in VERSIONS for kind in KINDS)
+
+
 def needs_kubernetes() -> pytest.MarkDecorator:
     """Skip a test if the programs are missing, unless no test may be skipped."""
-    missing = not (_HOME / "complete").exists() and os.environ.get("TEST_PROGRAMS") != "all"
+    missing = (
+        not (_have_programs() and _have_schemas()) and os.environ.get("TEST_PROGRAMS") != "all"
+    )
     return pytest.mark.skipif(missing, reason="needs helm and kubeconform; make kubernetes")
 
 
 def fetch() -> None:
     """Build the programs and fetch the schemas, if they are missing."""
-    if (_HOME / "complete").exists():
-        return
-    (_HOME / "bin").mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"GOBIN": str(_HOME / "bin"), "CGO_ENABLED": "0"}
-    for module in MODULES.values():
-        subprocess.run(["go", "install", module], env=environment, check=True)
+    if not _have_programs():
+        environment = os.environ | {"GOBIN": str(_HOME / "bin"), "CGO_ENABLED": "0"}
+        for module in MODULES.values():
+            subprocess.run(["go", "install", module], env=environment, check=True)
+    if not _have_schemas():
+        _fetch_schemas()
+
+
+def _fetch_schemas() -> None:
     with tempfile.TemporaryDirectory() as home:
         pins = Path(home, "pins.txt")
         pins.write_text(SCHEMAS)
@@ -75,7 +95,6 @@ def fetch() -> None:
         with zipfile.ZipFile(wheel) as archive:
             for version in VERSIONS:
                 _write_schemas(archive, version)
-    (_HOME / "complete").touch()
 
 
 def _write_schemas(archive: zipfile.ZipFile, version: str) -> None:
@@ -88,12 +107,12 @@ def _write_schemas(archive: zipfile.ZipFile, version: str) -> None:
         return found
 
     definitions = read("_definitions")["$defs"]
-    target = _HOME / "schemas" / f"v{version}.0"
-    target.mkdir(parents=True, exist_ok=True)
     for kind in KINDS:
         schema = read(kind) | {"$defs": definitions}
         del schema["$id"]
-        (target / f"{kind}.json").write_text(json.dumps(schema))
+        file = _schema(version, kind)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(schema))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,21 @@ CASES: dict[str, tuple[Path, dict[str, Any]]] = {
             },
         },
     ),
+    "executors": (
+        ROOT / "conf" / "applications" / "flights.yaml",
+        {
+            **_PAIR,
+            "tls": {"secretName": "pair-tls"},
+            "hostNames": ["events.example.com"],
+            "config": {"access": _ACCESS},
+            "spark": {
+                "enabled": True,
+                "manager": "kubernetes",
+                "secretName": "pair-spark",
+                "checkpointClaim": "pair-checkpoint",
+            },
+        },
+    ),
 }
 """The application and the values of each case, by its name."""
 

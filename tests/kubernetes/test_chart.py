@@ -6,7 +6,7 @@ The tests without the mark ``nightly`` read the manifests that ``tests.kubernete
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -147,17 +147,24 @@ def test_every_pod_is_restricted_and_gets_no_variables_of_services(case: str) ->
     assert dict(pods(case)).keys() >= {RELEASE, f"{RELEASE}-balancer"}
     for name, template in pods(case):
         spec = template["spec"]
-        assert spec["enableServiceLinks"] is False, f"{name} would read HA_ENGINE_PORT as a setting"
-        assert spec["automountServiceAccountToken"] is False
-        assert spec["securityContext"]["runAsNonRoot"] is True
-        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        uses_the_api = (case, name) == ("executors", RELEASE)
+        assert spec["automountServiceAccountToken"] is uses_the_api
+        require_restricted(template)
         for container in containers(template):
-            assert container["securityContext"] == {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            }
             assert container["resources"]["limits"]["memory"]
+
+
+def require_restricted(pod: Manifest) -> None:
+    spec = pod["spec"]
+    assert spec["enableServiceLinks"] is False, "HA_ENGINE_PORT of a Service would be a setting"
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in containers(pod):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
 
 
 @each_case
@@ -168,13 +175,17 @@ def test_every_mount_has_its_volume_and_is_not_within_another(case: str) -> None
         if (found := one["spec"].get("volumeClaimTemplates") if "spec" in one else None)
     }
     for name, template in pods(case):
-        volumes = {one["name"] for one in template["spec"]["volumes"]} | claims.get(name, set())
-        for container in containers(template):
-            mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
-            assert mounts.keys() <= volumes
-            paths = [Path(path) for path in mounts.values()]
-            # The runtime cannot make a directory in a ConfigMap.
-            assert not [one for one in paths if set(one.parents) & set(paths)]
+        require_mountable(template, claims.get(name, set()))
+
+
+def require_mountable(pod: Manifest, claims: Set[str] = frozenset()) -> None:
+    volumes = {one["name"] for one in pod["spec"]["volumes"]} | claims
+    for container in containers(pod):
+        mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        assert mounts.keys() <= volumes
+        paths = [Path(path) for path in mounts.values()]
+        # The runtime cannot make a directory in a ConfigMap.
+        assert not [one for one in paths if set(one.parents) & set(paths)]
 
 
 @each_case
@@ -237,6 +248,34 @@ def test_masters_workers_and_nodes_use_one_cluster() -> None:
     assert config["execution"]["checkpoint"] in mounted
 
 
+def test_a_node_may_make_pods_of_executors_which_reach_it_and_its_state(tmp_path: Path) -> None:
+    directory = files("executors", "-config", tmp_path)
+    node = yaml.safe_load((directory / f"{RELEASE}-1.yaml").read_text())
+    execution, spark = node["execution"], node["query"]["spark"]
+    nodes = named("executors", "StatefulSet", "")["spec"]["template"]
+    assert execution["master"] == "k8s://https://kubernetes.default.svc"
+    assert execution["kubernetes"] == {
+        "image": nodes["spec"]["containers"][0]["image"],
+        "pod": f"{RELEASE}-1",
+    }
+
+    template = Path(spark["spark.kubernetes.executor.podTemplateFile"])
+    mounts = {one["mountPath"] for one in nodes["spec"]["containers"][0]["volumeMounts"]}
+    assert str(template.parent) in mounts
+    executor = yaml.safe_load((directory / template.name).read_text())
+    require_restricted(executor)
+    require_mountable(executor)
+    assert executor["spec"]["automountServiceAccountToken"] is False
+    mounted = {one["mountPath"] for one in executor["spec"]["containers"][0]["volumeMounts"]}
+    assert execution["checkpoint"] in mounted & mounts
+
+    admitted = named("executors", "NetworkPolicy", "-nodes")["spec"]["ingress"][-1]["from"]
+    (one,) = (peer["podSelector"]["matchLabels"] for peer in admitted)
+    assert one.items() <= executor["metadata"]["labels"].items()
+    account = named("executors", "RoleBinding", "-nodes")["subjects"][0]["name"]
+    assert nodes["spec"]["serviceAccountName"] == account
+
+
 # -- with Helm -------------------------------------------------------------------------------------
 
 
@@ -287,7 +326,7 @@ def test_the_rules_and_jobs_of_prometheus_are_those_of_the_alerts() -> None:
 @pytest.mark.nightly("test_snippets.py::test_configs_in_the_documents_load")
 def test_helm_takes_the_values_of_the_documents(tmp_path: Path) -> None:
     found = [tree for _, tree in yaml_blocks(ROOT / "docs" / "KUBERNETES.md")]
-    assert len(found) == 2
+    assert len(found) == 3
     for values in found:
         rendered = yaml.safe_load_all(render("plain", **values))
         (config,) = [
@@ -297,8 +336,11 @@ def test_helm_takes_the_values_of_the_documents(tmp_path: Path) -> None:
         ]
         if "config" in values:
             (tmp_path / "node.yaml").write_text(config["data"][f"{RELEASE}-0.yaml"])
-            database = {"HA_ENGINE_DATABASE_URL": "postgresql://user@host/name"}
-            load_config(tmp_path / "node.yaml", database)
+            secrets = {
+                "HA_ENGINE_DATABASE_URL": "postgresql://user@host/name",
+                "HA_ENGINE_EXECUTION_SECRET": SECRET,
+            }
+            load_config(tmp_path / "node.yaml", secrets)
         else:
             (tmp_path / "receiver.yaml").write_text(config["data"]["receiver.yaml"])
             load_tree(ReceiverConfig, tmp_path / "receiver.yaml", {})
@@ -323,6 +365,7 @@ def test_state_in_a_bucket_needs_no_claim() -> None:
         ({"database": {"secretName": ""}}, "database.secretName is missing"),
         ({"tls": {"secretName": ""}}, "tls.secretName is missing"),
         ({"spark": {"enabled": True}}, "spark.secretName is missing"),
+        ({"spark": {"enabled": True, "manager": "yarn"}}, "spark.manager is yarn"),
         ({"spark": {"enabled": True, "secretName": "a"}}, "spark.checkpointClaim is missing"),
         (
             {

@@ -52,6 +52,9 @@ capabilities: {drop: [ALL]}
 {{- fail "tls.secretName is missing; name a Secret with a certificate, or set tls.insecure=true if you trust the network" }}
 {{- end }}
 {{- if .Values.spark.enabled }}
+{{- if not (has .Values.spark.manager (list "standalone" "kubernetes")) }}
+{{- fail (print "spark.manager is " .Values.spark.manager "; set it to standalone or kubernetes") }}
+{{- end }}
 {{- $secret := required "spark.secretName is missing; create a Secret with the key 'secret' and name it" .Values.spark.secretName }}
 {{- if not (or .Values.spark.checkpointClaim .Values.spark.checkpoint) }}
 {{- fail "spark.checkpointClaim is missing; name a claim with the access mode ReadWriteMany, or set spark.checkpoint to s3a://BUCKET/FOLDER" }}
@@ -59,10 +62,18 @@ capabilities: {drop: [ALL]}
 {{- if and .Values.spark.checkpointClaim .Values.spark.checkpoint }}
 {{- fail "spark.checkpointClaim and spark.checkpoint are set; the state of the queries is in one of them, so set one" }}
 {{- end }}
-{{- if and (gt (int .Values.spark.masters) 1) (not .Values.spark.zookeeper) }}
+{{- if and (include "ha-engine.standalone" .) (gt (int .Values.spark.masters) 1) (not .Values.spark.zookeeper) }}
 {{- fail "spark.zookeeper is missing; several masters choose their leader in it, so name it or set spark.masters=1" }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Whether masters and workers of Spark run, or whether executors are pods: not empty if so. */}}
+{{- define "ha-engine.standalone" -}}
+{{- if and .Values.spark.enabled (eq .Values.spark.manager "standalone") }}true{{ end }}
+{{- end }}
+{{- define "ha-engine.executor-pods" -}}
+{{- if and .Values.spark.enabled (eq .Values.spark.manager "kubernetes") }}true{{ end }}
 {{- end }}
 
 {{/* The files of a certificate in a config file. */}}
@@ -157,7 +168,12 @@ ingest:
   {{- end }}
 {{- if $.Values.spark.enabled }}
 execution:
+  {{- if include "ha-engine.standalone" $ }}
   master: {{ include "ha-engine.masters" $ }}
+  {{- else }}
+  master: k8s://https://kubernetes.default.svc
+  kubernetes: {image: {{ include "ha-engine.image" $ | quote }}, pod: {{ $node }}}
+  {{- end }}
   executors: {{ toJson $.Values.spark.executors }}
   checkpoint: {{ $.Values.spark.checkpoint | default "/var/lib/ha-engine-checkpoint" }}
   listen: 0.0.0.0:9895
@@ -168,7 +184,53 @@ execution:
   insecure: true
   {{- end }}
 {{- end }}
+{{- if include "ha-engine.executor-pods" $ }}
+query:
+  spark:
+    spark.kubernetes.container.image.pullPolicy: {{ $.Values.image.pullPolicy }}
+    spark.kubernetes.executor.podTemplateFile: /etc/ha-engine/executor.yaml
+{{- end }}
 log: {format: json}
+{{- end }}
+
+{{/* The pod of an executor. Spark adds the image, the command and the resources. */}}
+{{- define "ha-engine.executor" -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  labels: {{ include "ha-engine.labels" (list . "executor") | nindent 4 }}
+spec:
+  {{- include "ha-engine.pod" . | nindent 2 }}
+  # The first process of the pod reaps the Python of an executor.
+  shareProcessNamespace: true
+  topologySpreadConstraints:
+    - maxSkew: 1
+      topologyKey: kubernetes.io/hostname
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels: {{ include "ha-engine.selector" (list . "executor") | nindent 10 }}
+  {{- with .Values.spark.executorNodeSelector }}
+  nodeSelector: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.spark.executorTolerations }}
+  tolerations: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: executor
+      securityContext: {{ include "ha-engine.security" . | nindent 8 }}
+      volumeMounts:
+        - {name: tmp, mountPath: /tmp}
+        - {name: etc, mountPath: /etc/ha-engine}
+        {{- if .Values.spark.checkpointClaim }}
+        - {name: checkpoint, mountPath: /var/lib/ha-engine-checkpoint}
+        {{- end }}
+  volumes:
+    - {name: tmp, emptyDir: {}}
+    # A function of a query may import modules of the application.
+    - {{- include "ha-engine.etc" (list . list) | nindent 6 }}
+    {{- with .Values.spark.checkpointClaim }}
+    - {name: checkpoint, persistentVolumeClaim: {claimName: {{ . }}}}
+    {{- end }}
 {{- end }}
 
 {{- define "ha-engine.receiver-config" -}}

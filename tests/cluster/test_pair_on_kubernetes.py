@@ -1,0 +1,95 @@
+"""A pair whose executors are pods of a real API of Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ha_engine.jvm import JAR
+from ha_engine.jvm.build import build
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from tests.cluster.kubernetes import NAMESPACE, Kubernetes, running_kubernetes
+from tests.cluster.nodes import pair_on
+from tests.cluster.takeovers import bring_back, lose_the_active
+from tests.e2e.flights import Flights
+from tests.e2e.node_under_test import SPARK_SECONDS
+from tests.kubernetes.api_programs import needs_api
+from tests.programs import needs
+from tests.waiting import wait_until
+
+pytestmark = [
+    needs("javac"),
+    needs_api(),
+    pytest.mark.nightly("test_pair_on_cluster.py has the same faults on a standalone cluster"),
+    pytest.mark.spark,
+]
+
+
+@pytest.fixture(scope="module")
+def kubernetes() -> Iterator[Kubernetes]:
+    """Room for two executors of each node."""
+    build(JAR)
+    with running_kubernetes(room=4) as kubernetes:
+        yield kubernetes
+
+
+@pytest.fixture
+def flights(
+    kubernetes: Kubernetes, tmp_path: Path, postgres: EmbeddedPostgres
+) -> Iterator[Flights]:
+    with pair_on(
+        kubernetes,
+        tmp_path,
+        postgres,
+        query={"spark": {"spark.kubernetes.namespace": NAMESPACE}},
+        execution={"kubernetes": {"image": "ha-engine:test"}},
+    ) as flights:
+        yield flights
+
+
+def has_all_parts(kubernetes: Kubernetes) -> bool:
+    """Return whether the drivers of two nodes have two executors each, and Kubernetes no pods and
+    ConfigMaps of former drivers."""
+    applications = {one["metadata"]["labels"]["spark-app-selector"] for one in kubernetes.pods()}
+    return (
+        len(kubernetes.executors()) == len(kubernetes.pods()) == 4
+        and len(applications) == len(kubernetes.config_maps()) == 2
+    )
+
+
+def require_recovery(flights: Flights, kubernetes: Kubernetes, kill: Callable[[], None]) -> None:
+    """Kill a part under load, and wait until the rows are equal and all parts run again."""
+    flights.send(3_000)
+    kill()
+    flights.send(3_000)
+    flights.require_equal()
+    flights.pair.wait_protected()
+    wait_until(lambda: has_all_parts(kubernetes), within=SPARK_SECONDS, every=0.5)
+
+
+def test_rows_are_those_of_the_reference_after_each_part_was_killed(
+    flights: Flights, kubernetes: Kubernetes
+) -> None:
+    pair = flights.pair
+    flights.send(20_000)
+    flights.require_equal()
+
+    def kill_the_driver() -> None:
+        active = pair.active()
+        assert active is not None
+        active.kill("jvm")
+
+    require_recovery(flights, kubernetes, kubernetes.kill_an_executor)
+    require_recovery(flights, kubernetes, kubernetes.delete_a_pod)
+    require_recovery(flights, kubernetes, kubernetes.restart_the_api)
+    for node in pair.nodes.values():
+        assert node.require_status()["query_process"]["last_death"] is None
+    require_recovery(flights, kubernetes, kill_the_driver)
+
+    flights.send(3_000)
+    killed = lose_the_active(flights, 3_000)
+    wait_until(lambda: len(kubernetes.executors()) == 2, within=SPARK_SECONDS, every=0.5)
+    bring_back(flights, killed, 3_000)
+    wait_until(lambda: has_all_parts(kubernetes), within=SPARK_SECONDS, every=0.5)

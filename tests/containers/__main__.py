@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,12 +29,22 @@ import yaml
 from tests.waiting import wait_until
 
 COMPOSE = Path(__file__).parents[2] / "compose"
-FILES = {"pair": COMPOSE / "compose.yaml", "cluster": COMPOSE / "cluster" / "compose.yaml"}
 FLIGHTS = 336_776
 PATIENCE = 1800.0
 """The limit of each wait in seconds, for a host that other work keeps busy."""
 PORTS = {"node-a": 8081, "node-b": 8082, "prometheus": 9090}
 MASTERS = {"master-1": 8091, "master-2": 8092}
+
+
+class Which(StrEnum):
+    PAIR = "pair"
+    CLUSTER = "cluster"
+
+
+FILES = {
+    Which.PAIR: COMPOSE / "compose.yaml",
+    Which.CLUSTER: COMPOSE / "cluster" / "compose.yaml",
+}
 COUNTED = "SELECT coalesce(sum(departed + cancelled), 0) FROM delays"
 
 
@@ -142,7 +153,7 @@ def lose(project: Project, service: str) -> None:
 
 
 def main(
-    which: Annotated[str, typer.Argument(help="'pair' or 'cluster'.")],
+    which: Annotated[Which, typer.Argument(help="The compose file.")],
     without: Annotated[list[str] | None, typer.Option(help="A service to leave out.")] = None,
     rate: Annotated[int, typer.Option(help="Flights per second.")] = 500,
     build: Annotated[bool, typer.Option(help="Build the image first.")] = True,

@@ -369,6 +369,10 @@ class HostKilled(QueryProcessFailed):
     """
 
 
+class BatchFailed(EngineError):
+    """The function for a query's batches failed. Only Spark gets this error."""
+
+
 class MasterUnavailable(QueryProcessFailed):
     """No master of the cluster, YARN or Kubernetes accepted Spark's driver when Spark started."""
 

@@ -8,6 +8,7 @@
 ``session`` starts the one Spark session with its settings, and checks for Java.
 ``class_archive`` stores Spark's loaded classes, so that Java starts faster.
 ``spark_home`` makes a Spark home whose workers import compiled PySpark modules.
+``spark_logs`` keeps errors out of the log that the engine reports itself.
 ``yarn`` has what Spark needs on YARN besides.
 ``kubernetes`` has what Spark needs on Kubernetes, and deletes the pods of former drivers.
 ``executor_pod`` runs an executor in its pod on Kubernetes.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ha_engine.errors import QueryProcessFailed
+from ha_engine.errors import BatchFailed, QueryProcessFailed
 from ha_engine.outbox.batch_file import (
     WRITTEN_BY_TASKS,
     WrittenBatch,
@@ -58,7 +58,7 @@ class OutboxWriter:
 
     If there are ``buckets``, Spark's tasks write the rows to the sink, and the batch in the outbox
     has none. ``partitions`` are those of the running query's state. ``error`` is the exception that
-    ended the last call, before Spark wrapped it.
+    ended the last call. Spark gets a BatchFailed in its place.
     """
 
     def __init__(
@@ -86,7 +86,9 @@ class OutboxWriter:
                 self.put(number, WRITTEN_BY_TASKS, rows)
         except Exception as error:
             self.error = error
-            raise
+            # When a query stops, Spark searches the text of an error by a regular expression. The
+            # stack of a Java error in that text overflows the stack of Spark's thread.
+            raise BatchFailed("the runner reports the reason") from None
 
     def put(self, number: int, table: pa.Table, written_rows: int = 0) -> None:
         """Write a batch, and return once the node has admitted it.

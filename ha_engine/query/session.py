@@ -5,7 +5,6 @@ The session does not depend on any stream or query. ``check_java`` works without
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
@@ -27,6 +26,7 @@ from ha_engine.imports import gc_paused
 from ha_engine.query.class_archive import installation
 from ha_engine.query.kubernetes import KUBERNETES, Applications, kubernetes_settings, reason_of
 from ha_engine.query.spark_home import lean_spark_home
+from ha_engine.query.spark_logs import quiet_spark_logs
 from ha_engine.query.yarn import YARN, use_installed_pyspark, yarn_settings
 
 if TYPE_CHECKING:
@@ -390,9 +390,7 @@ class StartingSpark:
 
             from ha_engine.query.source import JournalSource
 
-        # SQLQueryContextLogger writes each refused query with its whole JVM stack. The user gets
-        # the refusal without the stack.
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+        quiet_spark_logs()
         with self._home:
             _wait_for(self._java)
             java_started()

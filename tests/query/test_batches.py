@@ -509,6 +509,36 @@ def test_halting_leaves_no_source_worker_behind(
     wait_until(lambda: len(workers()) == before)
 
 
+def test_halt_during_a_batch_neither_overflows_a_stack_nor_logs_one(
+    spark: Any,
+    node: LocalNode,
+    application: Applications,
+    runner: Runners,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    began = node.directory / "began"
+    (node.directory / "endless.py").write_text(
+        "import pathlib, time\n"
+        "from pyspark.sql.functions import udf\n"
+        "def wait(value):\n"
+        f"    pathlib.Path({str(began)!r}).touch()\n"
+        "    time.sleep(3600)\n"
+        "def run(streams):\n"
+        "    return streams['events'].select(udf(wait, 'int')('value').alias('never'))\n"
+    )
+    app = application("  endless: {function: 'endless:run', streams: [events]}\n")
+    running = runner(app)
+    running.run(run_command(app.queries["endless"]))
+    (streaming,) = spark.streams.active
+    node.append(app.streams["events"], [event(0)])
+    node.mark("endless")
+    wait_until(began.exists)
+    running.halt("endless")
+    # The error of a thread whose stack overflowed is lost.
+    assert "BatchFailed" in str(streaming.exception())
+    assert [one for one in caplog.records if one.exc_info] == []
+
+
 def test_query_keeps_running_over_a_restart_of_the_node_process(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:

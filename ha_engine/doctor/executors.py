@@ -61,10 +61,11 @@ def enough(live: int, wanted: int, seconds: float) -> Finding:
 
 def pods_missing(live: int, wanted: int, seconds: float, pods: Sequence[str]) -> Finding:
     """Say why fewer executors than ``wanted`` started; ``pods`` has a line for each other pod."""
-    shown = "; ".join(pods) or "Kubernetes has no pod of another one"
+    shown = "; ".join(pods) or "Kubernetes has no pod of another one, or refused it"
     remedy = (
-        "see 'kubectl describe pod' and the logs of the pods; give the namespace room for the "
-        "executors, or lower execution.executors; let the pods reach this node"
+        "give the namespace room and quota for the executors, or lower execution.executors; let "
+        "the pods reach execution.advertise; 'kubectl get events' and, while a pod runs, 'kubectl "
+        "logs' say more"
     )
     late = f"{live} of {wanted} executors started within {seconds:.0f} s: {shown}"
     return warning(late, remedy) if live else failed(late, remedy)

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from ha_engine.config import Config
 from ha_engine.doctor import executor_probe
@@ -24,7 +25,7 @@ from ha_engine.errors import ClusterCheckFailed
 from ha_engine.jvm import cluster_jar
 from ha_engine.node.startup import driver_hosts
 from ha_engine.query.check import BRIEF_JAVA
-from ha_engine.query.kubernetes import executor_pods
+from ha_engine.query.kubernetes import delete_pods, executor_pods
 from ha_engine.query.session import ClusterSettings, SparkSettings, StartingSpark
 
 if TYPE_CHECKING:
@@ -112,9 +113,9 @@ class SparkApplication:
         return int(driver.getExecutorIds().size())
 
     def pods(self) -> list[str]:
-        """A line for each pod on Kubernetes whose executor does not run, with the reason."""
+        """A line for each pod on Kubernetes whose executor did not register, with the reason."""
         with executor_pods(self._session) as pods:
-            return list(pods.notRunning(self._session.sparkContext.applicationId))
+            return list(pods.missing(self._session.sparkContext._jsc.sc()))
 
     def ask(self, probe: Probe) -> list[dict[str, Any]]:
         """Run ``probe`` in each executor, and return one answer of each.
@@ -122,7 +123,6 @@ class SparkApplication:
         A stage in barrier mode runs all its tasks at the same time, so tasks on all cores reach all
         executors. Raises ClusterCheckFailed.
         """
-        from py4j.protocol import Py4JJavaError
         from pyspark import cloudpickle
 
         cloudpickle.register_pickle_by_value(executor_probe)
@@ -144,7 +144,6 @@ class SparkApplication:
 
         The JVMs of driver and executors do, as for the state of a query. Raises ClusterCheckFailed.
         """
-        from py4j.protocol import Py4JJavaError
         from pyspark.sql.functions import lit
 
         tasks = self._live()
@@ -226,6 +225,7 @@ class SparkApplication:
         # A check that is late, or interrupted, may still use the JVM, whose end is then no error.
         logging.disable(logging.ERROR)
         if self._spark is not None:
+            self._delete_pods()
             stopping = threading.Thread(target=self._spark.stop, name="stop Spark", daemon=True)
             stopping.start()
             stopping.join(_STOP_SECONDS)
@@ -234,6 +234,12 @@ class SparkApplication:
             gateway.proc.kill()
             gateway.proc.wait()
         self._scratch.cleanup()
+
+    def _delete_pods(self) -> None:
+        """Delete the pods on Kubernetes, for which the end of Spark may have no time."""
+        if self._config.execution.on_kubernetes:
+            with suppress(Py4JError):
+                delete_pods(self._session, [self._session.sparkContext.applicationId])
 
 
 @contextmanager

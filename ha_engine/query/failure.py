@@ -45,7 +45,8 @@ _OF_THE_HOST = re.compile(
     "|IOException: Cannot run program "
     # A cluster lost the executors that ran a task, or the blocks that they had written. An executor
     # that ran out of memory is not lost, but was ended by its task, as the JVM without a cluster.
-    rf"|{_OF_A_TASK}ExecutorLostFailure (?!.*\bcode {JVM_OUT_OF_MEMORY}\b)"
+    # On Kubernetes the code is in the second line.
+    rf"|{_OF_A_TASK}ExecutorLostFailure (?!.*\s*.*\bcode {JVM_OUT_OF_MEMORY}\b)"
     r"|SparkException: Job aborted due to stage failure: "
     r"\w+ \d+ \(.*\) has failed the maximum allowable number of times: "
 )

@@ -99,9 +99,8 @@ class Jvm:
                 return DriverRemoved(
                     "Spark's driver has no place on the cluster any more; the master ended, or "
                     "restarted without spark.deploy.recoveryMode, or removed the application since "
-                    "no worker could start an executor, or YARN ended the application, or too many "
-                    "pods failed: look into the logs of master and workers, of the application in "
-                    "YARN, or of the executors' pods"
+                    "no worker could start an executor, or YARN ended the application: look into "
+                    "the logs of master and workers, or of the application in YARN"
                 )
             case code if code == -signal.SIGKILL:
                 return HostKilled("Spark's JVM was killed by SIGKILL; the host may lack memory")

@@ -7,13 +7,16 @@ executor. The container of such a pod runs ``executor_pod``.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
+
+from ha_engine.query.failure import one_line
+from ha_engine.system.files import replace_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,13 +25,20 @@ log = structlog.get_logger(__name__)
 
 KUBERNETES = "k8s://"
 """How ``spark.master`` begins. The rest is the URL of the API."""
+_CLIENT_ERROR = "KubernetesClientException"
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Kubernetes writes it into the containers of pods that may use the API."""
 
 
 def kubernetes_settings(image: str, pod: str, namespace: Path = _NAMESPACE) -> dict[str, str]:
     """Settings that a user may override. ``namespace`` is a file that may be missing."""
-    settings = {"spark.kubernetes.container.image": image}
+    settings = {
+        "spark.kubernetes.container.image": image,
+        # Spark would tell the executors the address on which the driver listens, such as 0.0.0.0.
+        "spark.kubernetes.executor.useDriverPodIP": "false",
+        # By default the driver exits after some pods failed or were refused, even if others work.
+        "spark.executor.maxNumFailures": str((1 << 31) - 1),
+    }
     if pod:
         # Kubernetes deletes the pods of the executors with the pod of their driver.
         settings["spark.kubernetes.driver.pod.name"] = pod
@@ -40,8 +50,8 @@ def kubernetes_settings(image: str, pod: str, namespace: Path = _NAMESPACE) -> d
 class Applications:
     """The ids of the applications whose pods Kubernetes may still have, in a file.
 
-    A driver deletes its executors' pods when it stops. If the driver is killed, its executors end,
-    but Kubernetes keeps their pods, and nobody deletes them.
+    A query process ends by killing its JVM, so Spark's driver does not delete its executors' pods.
+    The executors end, but Kubernetes keeps their pods.
     """
 
     def __init__(self, file: Path) -> None:
@@ -61,13 +71,17 @@ class Applications:
         if not former:
             return
         try:
-            with executor_pods(spark) as pods:
-                for application in sorted(former):
-                    pods.delete(application)
-        except Py4JError as error:
-            log.warning("pods of former executors remain", reason=reason_of(error))
-        else:
-            self._file.write_text(f"{own}\n")
+            delete_pods(spark, former)
+            replace_file(self._file, [f"{own}\n".encode()])
+        except (OSError, Py4JError) as error:
+            log.warning("pods of former executors remain", reason=one_line(error))
+
+
+def delete_pods(spark: SparkSession, applications: Iterable[str]) -> None:
+    """Delete the executors' pods of these applications. Raises Py4JError."""
+    with executor_pods(spark) as pods:
+        for application in applications:
+            pods.delete(application)
 
 
 @contextmanager
@@ -78,9 +92,17 @@ def executor_pods(spark: SparkSession) -> Iterator[Any]:
         yield pods
 
 
-def reason_of(error: Py4JError) -> str:
-    """The first line of what Java says, of its innermost cause."""
-    cause = error.java_exception if isinstance(error, Py4JJavaError) else None
-    while cause is not None and cause.getCause() is not None:
+def refusal_of(error: Py4JJavaError) -> str | None:
+    """What the API of Kubernetes answered, or why it did not, if that caused the error."""
+    for cause in _causes(error):
+        if cause.getClass().getSimpleName() == _CLIENT_ERROR:
+            innermost = list(_causes(error))[-1]
+            return str(innermost.getMessage()).partition("\n")[0]
+    return None
+
+
+def _causes(error: Py4JJavaError) -> Iterator[Any]:
+    cause = error.java_exception
+    while cause is not None:
+        yield cause
         cause = cause.getCause()
-    return str(error if cause is None else cause.getMessage()).partition("\n")[0]

@@ -39,7 +39,7 @@ def yarn_settings() -> dict[str, str]:
     return {
         # Each host has PySpark at the same path. Spark would upload its jars at each start.
         "spark.yarn.jars": f"local:{jars}/*",
-        # Spark ends an application after some failures. By default it counts those of all days.
+        # As for the failures of executors.
         "spark.yarn.am.attemptFailuresValidityInterval": "1h",
     }
 

@@ -31,12 +31,14 @@ from tests.kubernetes import api_programs
 from tests.waiting import wait_until
 
 NAMESPACE = "streams"
+DRIVER = "pair-0"
+"""A pod of the namespace, in which the drivers of the tests seem to run."""
 LOOK_SECONDS = 0.1
 READY_SECONDS = 120.0
 ANSWER_SECONDS = 30.0
 ADDRESS = "127.0.0.1"
-RULES = Path(__file__).parents[1] / "kubernetes" / "executors.yaml"
-"""The chart's manifests, which have the rights of a driver."""
+MANIFESTS = Path(__file__).parents[1] / "kubernetes" / "executors.yaml"
+"""The chart's, which have the rights of a driver and the template of its pods."""
 _ADMIN, _DRIVER = "token-of-the-administrator", "token-of-a-driver"
 _TOKENS = f'{_ADMIN},admin,1,"system:masters"\n{_DRIVER},driver,2\n'
 _ENDED = {True: "Succeeded", False: "Failed"}
@@ -210,10 +212,11 @@ class Host:
         self._client.patch(
             f"{_PODS}/{pod['metadata']['name']}/status",
             json={"status": status},
-            headers={"content-type": "application/merge-patch+json"},
+            headers=_MERGE,
         )
 
 
+_MERGE = {"content-type": "application/merge-patch+json"}
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 
@@ -229,24 +232,45 @@ def _value(variable: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
 class Kubernetes:
     """An API server and the host of its pods."""
 
-    def __init__(self, api: ApiServer, client: httpx.Client, host: Host) -> None:
+    def __init__(self, api: ApiServer, client: httpx.Client, host: Host, template: Path) -> None:
         self.api, self._client, self._host = api, client, host
         self.url = f"k8s://{api.url}"
         """The value of ``execution.master``."""
+        self.spark = {
+            "spark.kubernetes.namespace": NAMESPACE,
+            "spark.kubernetes.executor.podTemplateFile": str(template),
+        }
+        """The settings of Spark."""
 
     def executors(self) -> list[psutil.Popen]:
         return self._host.executors()
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return the pods that the API has, also of executors that ended."""
-        return list(self._client.get(_PODS).raise_for_status().json()["items"])
+        """Return the pods of executors that the API has, also of those that ended."""
+        found = self._client.get(_PODS).raise_for_status().json()["items"]
+        return [one for one in found if one["metadata"]["name"] != DRIVER]
 
     def config_maps(self) -> list[str]:
         found = self._client.get(_CONFIG_MAPS).raise_for_status().json()["items"]
-        return [one["metadata"]["name"] for one in found]
+        # Each namespace has one with the certificate of the API.
+        names = [str(one["metadata"]["name"]) for one in found]
+        return [name for name in names if name.startswith("spark-exec-")]
 
     def delete_a_pod(self) -> None:
         self._client.delete(f"{_PODS}/{self.pods()[0]['metadata']['name']}").raise_for_status()
+
+    def refuse_further_pods(self) -> None:
+        """Let the namespace have no room for a pod that it does not have yet."""
+        quota = {"metadata": {"name": "full"}, "spec": {"hard": {"pods": "1"}}}
+        path = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
+        self._client.post(path, json=quota).raise_for_status()
+        # The controller that would count the pods does not run.
+        status = {"status": {"hard": {"pods": "1"}, "used": {"pods": "1"}}}
+        self._client.patch(f"{path}/full/status", json=status, headers=_MERGE).raise_for_status()
+
+    def admit_pods(self) -> None:
+        path = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas/full"
+        self._client.delete(path).raise_for_status()
 
     def kill_an_executor(self) -> None:
         self.executors()[0].kill()
@@ -270,6 +294,8 @@ def running_kubernetes(room: int = 4) -> Iterator[Kubernetes]:
         api.start()
         client = stack.enter_context(api.client())
         _give_rights(client)
+        (home / "executor.yaml").write_text(executor_template())
+        _make_driver_pod(client, yaml.safe_load(executor_template()))
         host = Host(client, _directory(home / "pods"), room)
         running = stack.enter_context(ThreadPoolExecutor(1)).submit(host.run)
         stack.callback(running.result)
@@ -277,18 +303,17 @@ def running_kubernetes(room: int = 4) -> Iterator[Kubernetes]:
         api.write_kubeconfig(home / "kubeconfig.yaml")
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("KUBECONFIG", str(home / "kubeconfig.yaml"))
-        yield Kubernetes(api, client, host)
+        yield Kubernetes(api, client, host, home / "executor.yaml")
 
 
 def _give_rights(client: httpx.Client) -> None:
     """Make the namespace, and give a driver the rights that the chart gives to it."""
     group = "rbac.authorization.k8s.io"
-    rules = next(
-        one["rules"] for one in yaml.safe_load_all(RULES.read_text()) if one["kind"] == "Role"
-    )
+    rules = next(one["rules"] for one in _manifests() if one["kind"] == "Role")
     metadata = {"name": "driver", "namespace": NAMESPACE}
+    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
     objects = {
-        "/api/v1/namespaces": {"metadata": {"name": NAMESPACE}},
+        "/api/v1/namespaces": {"metadata": {"name": NAMESPACE, "labels": restricted}},
         f"/apis/{group}/v1/namespaces/{NAMESPACE}/roles": {"metadata": metadata, "rules": rules},
         f"/apis/{group}/v1/namespaces/{NAMESPACE}/rolebindings": {
             "metadata": metadata,
@@ -299,6 +324,29 @@ def _give_rights(client: httpx.Client) -> None:
     for path, content in objects.items():
         # The API makes its own roles and namespaces after it is ready.
         wait_until(lambda: client.post(path, json=content).status_code in (201, 409))  # noqa: B023
+
+
+def _make_driver_pod(client: httpx.Client, template: Mapping[str, Any]) -> None:
+    """Make a pod that is ready, with the spec of an executor's."""
+    [container] = template["spec"]["containers"]
+    spec = {**template["spec"], "containers": [{**container, "image": "ha-engine:test"}]}
+    client.post(_PODS, json={"metadata": {"name": DRIVER}, "spec": spec}).raise_for_status()
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    patch = {"json": {"status": ready}, "headers": _MERGE}
+    client.patch(f"{_PODS}/{DRIVER}/status", **patch).raise_for_status()
+
+
+def _manifests() -> Iterator[dict[str, Any]]:
+    yield from filter(None, yaml.safe_load_all(MANIFESTS.read_text()))
+
+
+def executor_template() -> str:
+    """The chart's template for the pods of executors."""
+    return next(
+        one["data"]["executor.yaml"]
+        for one in _manifests()
+        if one["kind"] == "ConfigMap" and "executor.yaml" in one["data"]
+    )
 
 
 def _directory(path: Path) -> Path:

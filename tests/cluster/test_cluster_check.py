@@ -16,7 +16,7 @@ import yaml
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from tests.cluster import s3a
-from tests.cluster.kubernetes import NAMESPACE, Kubernetes, running_kubernetes
+from tests.cluster.kubernetes import DRIVER, Kubernetes, running_kubernetes
 from tests.cluster.nodes import AnyCluster
 from tests.cluster.standalone import SECRET, Cluster, running_cluster
 from tests.cluster.yarn import Yarn, running_yarn, write_config
@@ -226,8 +226,12 @@ def test_silent_resource_manager_is_a_failure(
 
 # -- on Kubernetes ---------------------------------------------------------------------------------
 
-POD = {"kubernetes": {"image": "ha-engine:test"}}
-IN_NAMESPACE = {"spark.kubernetes.namespace": NAMESPACE}
+POD = {
+    "kubernetes": {"image": "ha-engine:test", "pod": DRIVER},
+    "listen": (everywhere := f"0.0.0.0:{free_port()}"),
+    "advertise": everywhere.replace("0.0.0.0", "127.0.0.1"),
+    "insecure": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +243,7 @@ def kubernetes() -> Iterator[Kubernetes]:
 
 @needs_api()
 def test_executors_in_pods_pass_each_check(kubernetes: Kubernetes, tmp_path: Path) -> None:
-    found = findings(tmp_path, kubernetes, spark=IN_NAMESPACE, **POD)
+    found = findings(tmp_path, kubernetes, spark=kubernetes.spark, **POD)
     others = {name: one for name, one in found.items() if one["state"] != "ok"}
     assert others.keys() == {"workers"}
     assert others["workers"]["state"] == "skipped"
@@ -252,7 +256,7 @@ def test_pods_without_room_are_named_with_the_reason(
     kubernetes: Kubernetes, tmp_path: Path
 ) -> None:
     executors = {"count": 3, "cores": 1, "memory": "512MiB"}
-    found = findings(tmp_path, kubernetes, spark=IN_NAMESPACE, executors=executors, **POD)
+    found = findings(tmp_path, kubernetes, spark=kubernetes.spark, executors=executors, **POD)
     assert found["executors"]["state"] == "warning"
     assert found["executors"]["text"].startswith("2 of 3 executors started within 60 s: ha-engine-")
     assert "is Pending: 0/1 nodes are available" in found["executors"]["text"]
@@ -261,11 +265,23 @@ def test_pods_without_room_are_named_with_the_reason(
 
 @needs_api()
 def test_namespace_without_rights_is_a_failure(kubernetes: Kubernetes, tmp_path: Path) -> None:
-    found = findings(tmp_path, kubernetes, spark={"spark.kubernetes.namespace": "default"}, **POD)
+    elsewhere = {**kubernetes.spark, "spark.kubernetes.namespace": "default"}
+    alone = {**POD, "kubernetes": {"image": "ha-engine:test"}}
+    found = findings(tmp_path, kubernetes, spark=elsewhere, **alone)
     assert found["accepted"]["state"] == "failed"
     text = found["accepted"]["text"] + found["accepted"]["remedy"]
     assert 'cannot create resource "configmaps"' in text
     assert "may create pods and ConfigMaps" in text
+
+
+@needs_api()
+def test_wrong_settings_of_pods_are_named(kubernetes: Kubernetes, tmp_path: Path) -> None:
+    absent = {**POD, "kubernetes": {"image": "ha-engine:test", "pod": "absent"}}
+    found = findings(tmp_path, kubernetes, spark=kubernetes.spark, **absent)
+    assert found["accepted"]["state"] == "failed"
+    text = found["accepted"]["text"] + found["accepted"]["remedy"]
+    assert "No pod was found named absent in the cluster in the namespace streams" in text
+    assert "check execution.kubernetes" in text
 
 
 @needs_api()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
-from tests.cluster.kubernetes import NAMESPACE, Kubernetes, running_kubernetes
+from tests.cluster.kubernetes import DRIVER, Kubernetes, running_kubernetes
 from tests.cluster.nodes import pair_on
 from tests.cluster.takeovers import bring_back, lose_the_active
 from tests.e2e.flights import Flights
@@ -43,8 +44,8 @@ def flights(
         kubernetes,
         tmp_path,
         postgres,
-        query={"spark": {"spark.kubernetes.namespace": NAMESPACE}},
-        execution={"kubernetes": {"image": "ha-engine:test"}},
+        query={"spark": kubernetes.spark},
+        execution={"kubernetes": {"image": "ha-engine:test", "pod": DRIVER}},
     ) as flights:
         yield flights
 
@@ -57,6 +58,19 @@ def has_all_parts(kubernetes: Kubernetes) -> bool:
         len(kubernetes.executors()) == len(kubernetes.pods()) == 4
         and len(applications) == len(kubernetes.config_maps()) == 2
     )
+
+
+def require_mergeable(pod: dict[str, Any]) -> None:
+    """Require that Kubernetes deletes the pod with its driver's, and what its executor needs."""
+    [owner] = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("Pod", DRIVER)
+    assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == "executor"
+    [container] = pod["spec"]["containers"]
+    [directory] = [one["value"] for one in container["env"] if one["name"] == "SPARK_LOCAL_DIRS"]
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
+    assert "emptyDir" in volumes[mounts[directory]]
+    assert "persistentVolumeClaim" in volumes[mounts["/var/lib/ha-engine-checkpoint"]]
 
 
 def require_recovery(flights: Flights, kubernetes: Kubernetes, kill: Callable[[], None]) -> None:
@@ -81,9 +95,20 @@ def test_rows_are_those_of_the_reference_after_each_part_was_killed(
         assert active is not None
         active.kill("jvm")
 
+    for pod in kubernetes.pods():
+        require_mergeable(pod)
     require_recovery(flights, kubernetes, kubernetes.kill_an_executor)
     require_recovery(flights, kubernetes, kubernetes.delete_a_pod)
     require_recovery(flights, kubernetes, kubernetes.restart_the_api)
+
+    # While a quota is used up, the pair works with the executors that it has.
+    kubernetes.refuse_further_pods()
+    kubernetes.kill_an_executor()
+    flights.send(3_000)
+    flights.require_equal()
+    wait_until(lambda: any("exceeded quota" in node.log_text() for node in pair.nodes.values()))
+    kubernetes.admit_pods()
+    wait_until(lambda: has_all_parts(kubernetes), within=SPARK_SECONDS, every=0.5)
     for node in pair.nodes.values():
         assert node.require_status()["query_process"]["last_death"] is None
     require_recovery(flights, kubernetes, kill_the_driver)

@@ -123,6 +123,12 @@ OF_A_BATCH = {
         f"{LOST}ExecutorLostFailure (executor 3 exited caused by one of the running tasks) "
         "Reason: Command exited with code 3\nDriver stacktrace:",
     ),
+    "memory of a pod": (
+        "SparkException",
+        f"{LOST}ExecutorLostFailure (executor 3 exited caused by one of the running tasks) "
+        "Reason: \nThe executor with id 3 exited with exit code 3(unexpected).\n\n\n\n"
+        "The API gave the following brief reason: N/A\nDriver stacktrace:",
+    ),
     "data about such a storage": (
         "SparkException",
         f"{LOST}java.lang.IllegalStateException: s3a://events is not the bucket",

@@ -17,8 +17,12 @@ app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
 
 {{/* The beginning of each pod. A Service's variables, such as HA_ENGINE_PORT, would be read as settings. */}}
 {{- define "ha-engine.pod" -}}
-enableServiceLinks: false
 automountServiceAccountToken: false
+{{ include "ha-engine.restricted" . }}
+{{- end }}
+
+{{- define "ha-engine.restricted" -}}
+enableServiceLinks: false
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
 {{- end }}

@@ -10,6 +10,7 @@ import java.util.Objects;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
 import org.apache.spark.deploy.k8s.Config;
 import org.apache.spark.deploy.k8s.Constants;
 import org.apache.spark.deploy.k8s.KubernetesUtils;
@@ -52,18 +53,22 @@ public final class ExecutorPods implements AutoCloseable {
         .delete();
   }
 
-  /** Returns a line for each pod of {@code application} that does not run, with the reasons. */
-  public List<String> notRunning(String application) {
+  /** Returns a line for each pod whose executor is not known to {@code driver}, with the reasons. */
+  public List<String> missing(SparkContext driver) {
     return client
         .pods()
         .inNamespace(namespace)
-        .withLabel(Constants.SPARK_APP_ID_LABEL(), application)
+        .withLabel(Constants.SPARK_APP_ID_LABEL(), driver.applicationId())
         .list()
         .getItems()
         .stream()
-        .filter(pod -> !"Running".equals(pod.getStatus().getPhase()))
+        .filter(pod -> !driver.getExecutorIds().contains(executor(pod)))
         .map(ExecutorPods::line)
         .collect(Collectors.toList());
+  }
+
+  private static String executor(Pod pod) {
+    return pod.getMetadata().getLabels().get(Constants.SPARK_EXECUTOR_ID_LABEL());
   }
 
   private static String line(Pod pod) {
@@ -80,6 +85,9 @@ public final class ExecutorPods implements AutoCloseable {
             .filter(Objects::nonNull)
             .collect(Collectors.joining("; "));
     String phase = pod.getMetadata().getName() + " is " + pod.getStatus().getPhase();
+    if ("Running".equals(pod.getStatus().getPhase())) {
+      phase += " and has not reached this node";
+    }
     return reasons.isEmpty() ? phase : phase + ": " + reasons;
   }
 

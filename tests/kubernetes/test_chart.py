@@ -266,6 +266,11 @@ def test_a_node_may_make_pods_of_executors_which_reach_it_and_its_state(tmp_path
     require_restricted(executor)
     require_mountable(executor)
     assert executor["spec"]["automountServiceAccountToken"] is False
+    values = CASES["executors"][1]["spark"]
+    assert executor["metadata"]["annotations"] == values["executorAnnotations"]
+    assert executor["spec"]["containers"][0]["env"] == values["executorEnv"]
+    assert executor["spec"]["nodeSelector"] == values["executorNodeSelector"]
+    assert executor["spec"]["tolerations"] == values["executorTolerations"]
     mounted = {one["mountPath"] for one in executor["spec"]["containers"][0]["volumeMounts"]}
     assert execution["checkpoint"] in mounted & mounts
 

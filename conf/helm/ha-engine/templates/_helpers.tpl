@@ -203,6 +203,9 @@ apiVersion: v1
 kind: Pod
 metadata:
   labels: {{ include "ha-engine.labels" (list . "executor") | nindent 4 }}
+  {{- with .Values.spark.executorAnnotations }}
+  annotations: {{ toYaml . | nindent 4 }}
+  {{- end }}
 spec:
   {{- include "ha-engine.pod" . | nindent 2 }}
   # The first process of the pod reaps the Python of an executor.
@@ -222,6 +225,9 @@ spec:
   containers:
     - name: executor
       securityContext: {{ include "ha-engine.security" . | nindent 8 }}
+      {{- with .Values.spark.executorEnv }}
+      env: {{ toYaml . | nindent 8 }}
+      {{- end }}
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
         - {name: etc, mountPath: /etc/ha-engine}

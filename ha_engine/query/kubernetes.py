@@ -67,12 +67,10 @@ class Applications:
     def delete_former(self, spark: SparkSession) -> None:
         """Delete the pods of all applications but that of ``spark``."""
         own = spark.sparkContext.applicationId
-        former = set(self._file.read_text().split()) - {own}
-        if not former:
-            return
         try:
-            delete_pods(spark, former)
-            replace_file(self._file, [f"{own}\n".encode()])
+            if former := set(self._file.read_text().split()) - {own}:
+                delete_pods(spark, former)
+                replace_file(self._file, [f"{own}\n".encode()])
         except (OSError, Py4JError) as error:
             log.warning("pods of former executors remain", reason=one_line(error))
 
@@ -92,13 +90,20 @@ def executor_pods(spark: SparkSession) -> Iterator[Any]:
         yield pods
 
 
-def refusal_of(error: Py4JJavaError) -> str | None:
-    """What the API of Kubernetes answered, or why it did not, if that caused the error."""
-    for cause in _causes(error):
-        if cause.getClass().getSimpleName() == _CLIENT_ERROR:
-            innermost = list(_causes(error))[-1]
-            return str(innermost.getMessage()).partition("\n")[0]
-    return None
+def start_problem(error: Py4JJavaError) -> str:
+    """Why Spark did not start, and what to check."""
+    causes = list(_causes(error))
+    reason = str(causes[-1].getMessage()).partition("\n")[0]
+    if any(one.getClass().getSimpleName() == _CLIENT_ERROR for one in causes):
+        return (
+            f"Kubernetes did not accept Spark's driver ({reason}); check that execution.master is "
+            "the URL of the API, and that the service account or the kubeconfig of this node may "
+            "create pods and ConfigMaps"
+        )
+    return (
+        f"Spark did not start ({reason}); check execution.kubernetes, and the settings of "
+        "Kubernetes below query.spark"
+    )
 
 
 def _causes(error: Py4JJavaError) -> Iterator[Any]:

@@ -24,7 +24,7 @@ import structlog
 from ha_engine.errors import JavaMissing, MasterUnavailable
 from ha_engine.imports import gc_paused
 from ha_engine.query.class_archive import installation
-from ha_engine.query.kubernetes import KUBERNETES, Applications, kubernetes_settings, refusal_of
+from ha_engine.query.kubernetes import KUBERNETES, Applications, kubernetes_settings, start_problem
 from ha_engine.query.spark_home import lean_spark_home
 from ha_engine.query.spark_logs import quiet_spark_logs
 from ha_engine.query.yarn import YARN, use_installed_pyspark, yarn_settings
@@ -437,16 +437,7 @@ def _explained(master: str) -> Iterator[None]:
     except Py4JJavaError as error:
         reason = str(error.java_exception.getMessage()).partition("\n")[0]
         if master.startswith(KUBERNETES):
-            if refusal := refusal_of(error):
-                raise MasterUnavailable(
-                    f"Kubernetes did not accept Spark's driver ({refusal}); check that "
-                    "execution.master is the URL of the API, and that the service account or the "
-                    "kubeconfig of this node may create pods and ConfigMaps"
-                ) from error
-            raise MasterUnavailable(
-                f"Spark did not start ({reason}); check execution.kubernetes, and the settings of "
-                "Kubernetes below query.spark"
-            ) from error
+            raise MasterUnavailable(start_problem(error)) from error
         if master == YARN:
             raise MasterUnavailable(
                 f"YARN did not start Spark's application ({reason}); check that its programs run "

@@ -114,7 +114,7 @@ class QueryMarks:
         """
         published = min(self.admitted, self.published_committed(committed))
         number = max(self.kept_after.number, published)
-        while number < self.admitted and self.mark_at(number).through < trimmed_through:
+        while number < self.last.number and self.mark_at(number).through < trimmed_through:
             number += 1
         return Mark(self.query, number, max(self.mark_at(number).through, trimmed_through))
 

@@ -189,3 +189,21 @@ def test_state_that_is_reset_begins_with_records_that_the_journal_has() -> None:
     change = deployment.change(committed=4)
     assert change is not None
     assert change.queries == (QueryVersion("q", "b", Mark("q", 1, 4), reset=True),)
+
+
+def test_state_that_is_reset_begins_with_a_whole_batch_on_a_node_that_never_ran_the_query() -> None:
+    """The outbox of a node that only followed a warm query has fewer batches than the journal has
+    marks."""
+    deployment = told(
+        QueryPlan("q", "b", frozenset({"s"}), ("sink",), "reset", warm=True),
+        Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)),
+        Mark("q", 1, 1),
+        Mark("q", 2, 2),
+        Mark("q", 3, 4),
+        Published("q", "sink", 1),
+    )
+    deployment.restore_admitted("q", 1, rows=1, size=100)
+    deployment.forget_through(3)
+    change = deployment.change(committed=5)
+    assert change is not None
+    assert change.queries == (QueryVersion("q", "b", Mark("q", 3, 4), reset=True),)

@@ -174,7 +174,7 @@ def test_a_restarted_node_continues_without_gap_or_repeat(start: Start) -> None:
     node = start(records, message_bytes=100 << 10)
     reading = read_range(endpoints(node), "flights", 1, 300)
     got = list(islice(reading, 10))
-    assert node.files.reads < 20
+    assert node.files.reads < 75, "more than half of the messages are on their way"
     node.stop()
     node.start()
     assert got + list(reading) == of_flights(records)

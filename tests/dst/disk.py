@@ -116,6 +116,8 @@ class SimulatedDisk:
         self.root.mkdir(parents=True)
         self.prefix, self._depth = len(str(self.root)) + 1, len(self.root.parts)
         self.reorders = self.full = False
+        # Directories with a file system of their own.
+        self.mounts: tuple[Path, ...] = ()
         # Whether a lost write may lie before one that survived.
         self.has_holes = False
         self.counts: Counter[str] = Counter()
@@ -148,17 +150,33 @@ class SimulatedDisk:
     def settle_entries(self, path: Path) -> None:
         """Make the changes of a directory durable; a rename out of it or into it as a whole."""
         directory = self.directory(path)
-        synced = [change for change in self._changes if any(one[0] is directory for one in change)]
-        self._changes = [change for change in self._changes if change not in synced]
-        for change in synced:
+        self._settle(
+            [change for change in self._changes if any(one[0] is directory for one in change)]
+        )
+
+    def _settle(self, changes: list[Change]) -> None:
+        self._changes = [change for change in self._changes if change not in changes]
+        for change in changes:
             _carry_out(change)
 
-    def settle_all(self) -> None:
-        for content in _contents(self._tree, set()):
-            content.settle()
-        for change in self._changes:
-            _carry_out(change)
-        self._changes = []
+    def settle_all(self, path: Path) -> None:
+        """Make everything durable that is on the file system of ``path``."""
+        mounted = self._mounted()
+        place = mounted.get(id(self.directory(path)))
+        for directory in _directories(self._tree, set()):
+            if mounted.get(id(directory)) == place:
+                for node in (*directory.durable.values(), *directory.entries.values()):
+                    if isinstance(node, Content):
+                        node.settle()
+        self._settle([one for one in self._changes if mounted.get(id(one[0][0])) == place])
+
+    def _mounted(self) -> dict[int, Path]:
+        """The mount that each directory is in, by its id, except for those in no mount."""
+        return {
+            id(directory): mount
+            for mount in self.mounts
+            for directory in _directories(self.directory(mount), set())
+        }
 
     def lose_all_writes(self) -> None:
         for content in _contents(self._tree, set()):
@@ -174,7 +192,16 @@ class SimulatedDisk:
     def lose_power(self) -> None:
         """Forget what no fsync made durable, or a part of it."""
         self.counts["power losses"] += 1
-        changes = self._changes
+        mounted = self._mounted()
+        for place in (None, *self.mounts):
+            self._lose([one for one in self._changes if mounted.get(id(one[0][0])) == place])
+        self._changes = []
+        for content in _contents(self._tree, set()):
+            self.counts["files with lost writes"] += bool(content.pending)
+            self.lose_writes(content)
+        self._begin_again()
+
+    def _lose(self, changes: list[Change]) -> None:
         if self.reorders:
             kept = [change for change in changes if self.random.random() < 0.5]
         else:
@@ -184,11 +211,6 @@ class SimulatedDisk:
         self.counts["changes of entries lost"] += lost
         for change in kept:
             _carry_out(change)
-        self._changes = []
-        for content in _contents(self._tree, set()):
-            self.counts["files with lost writes"] += bool(content.pending)
-            self.lose_writes(content)
-        self._begin_again()
 
     def lose_writes(self, content: Content) -> None:
         if self.reorders and content.pending:
@@ -242,6 +264,17 @@ def _assign(entries: dict[str, Node], name: str, node: Node | None) -> None:
 def _carry_out(change: Change) -> None:
     for directory, name, node in change:
         _assign(directory.durable, name, node)
+
+
+def _directories(directory: Directory, seen: set[int]) -> Iterator[Directory]:
+    """The directory and each one below it once, whether its name is durable, or live, or both."""
+    if id(directory) in seen:
+        return
+    seen.add(id(directory))
+    yield directory
+    for node in (*directory.durable.values(), *directory.entries.values()):
+        if isinstance(node, Directory):
+            yield from _directories(node, seen)
 
 
 def _contents(directory: Directory, seen: set[int]) -> Iterator[Content]:
@@ -431,7 +464,7 @@ class SimulatedFiles:
         except OSError:
             self.disk.lose_all_writes()
             raise
-        self.disk.settle_all()
+        self.disk.settle_all(path)
 
     def _need_space(self, path: Path) -> None:
         if self.disk.full:

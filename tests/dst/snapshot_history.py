@@ -145,6 +145,8 @@ class SnapshotHistory(DiskHistory):
         super().__init__(seed, root)
         self.home = self.disk.root / "data"
         self.places = Places(self.home, self.home / "checkpoints")
+        make_directory(self.places.checkpoints, files=self.files)
+        self.disk.mounts = (self.places.checkpoints,)
         self.calls = FailingCalls(self.random, self.counts)
         self.store = Revisions(
             self.random, lambda: GROUP_ID, holds=lambda *_: True, call=self.calls

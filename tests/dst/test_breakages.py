@@ -496,7 +496,7 @@ BREAKAGES: tuple[Breakage, ...] = (
         "self.sync()",
         "pass",
         SNAPSHOT,
-        40,
+        100,
     ),
     B(
         "snapshot.restore:Restoring.restore.bring",

@@ -57,9 +57,7 @@ class Flights:
         self._sent += count
 
     def require_equal(self) -> None:
-        active = self.pair.active()
-        assert active is not None
-        active.wait_settled()
+        self.pair.wait_settled()
         outcomes = compare(self.database_url, self._year.slice(0, self._sent))
         assert [outcome for outcome in outcomes if not outcome.equal] == []
         assert all(outcome.expected > 0 for outcome in outcomes)

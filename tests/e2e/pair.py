@@ -10,7 +10,13 @@ from typing import Any
 from ha_engine.journal import Journal
 from ha_engine.journal.reading import FILE_HEADER_BYTES
 from ha_engine.types import Events
-from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, free_port, running
+from tests.e2e.node_under_test import (
+    POLL_SECONDS,
+    SPARK_SECONDS,
+    NodeUnderTest,
+    free_port,
+    running,
+)
 from tests.waiting import wait_until
 
 NAMES = ("node-a", "node-b")
@@ -60,6 +66,15 @@ class Pair:
             if (status := node.status()) and status["role"] == "active" and not status["suspended"]
         )
         return next(acting, None)
+
+    def wait_settled(self) -> None:
+        """Return once every sink has the whole output of the events so far. The active may change
+        meanwhile."""
+        wait_until(
+            lambda: (active := self.active()) is not None and active.settled(),
+            within=SPARK_SECONDS,
+            every=POLL_SECONDS,
+        )
 
     def other(self, node: NodeUnderTest) -> NodeUnderTest:
         return self.b if node is self.a else self.a

@@ -70,7 +70,7 @@ class Numbers:
 
     def settle(self) -> None:
         """Return once every sink has the output of all numbers."""
-        self.active().wait_settled()
+        self.pair.wait_settled()
 
 
 @contextmanager

@@ -190,9 +190,9 @@ class _Run:
 
     def await_executors(self, say: Say) -> Finding:
         live, wanted = self._spark.await_executors(say), self._config.execution.executors.count
-        if live < wanted and self._config.execution.on_kubernetes:
-            return executors.pods_missing(live, wanted, WAIT_SECONDS, self._spark.pods())
-        return executors.enough(live, wanted, WAIT_SECONDS)
+        some_miss = live < wanted and self._config.execution.on_kubernetes
+        pods = self._spark.pods() if some_miss else None
+        return executors.enough(live, wanted, WAIT_SECONDS, pods)
 
     def make_directory(self) -> Finding:
         """Write the file that each executor must find."""

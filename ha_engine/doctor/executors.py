@@ -19,6 +19,16 @@ NODES = 2
 CLOCK_SECONDS = 1.0
 _ONLY_SPEAKS = "grpcio"
 """Computes nothing, and other releases understand it."""
+_MISSING = (
+    "lower execution.executors, add workers, or end other applications; a node that runs on the "
+    "cluster has executors too; if executors end at once, see the logs of the workers, and let "
+    "them reach this host"
+)
+_PODS_MISSING = (
+    "give the namespace room and quota for the executors, or lower execution.executors; let the "
+    "pods reach execution.advertise; 'kubectl get events' and, while a pod runs, 'kubectl logs' "
+    "say more"
+)
 _INSTALL = "install the same ha-engine and its packages on this host and on each worker"
 
 
@@ -45,29 +55,18 @@ def on_hosts(hosts: Iterable[str]) -> str:
     return ", ".join(sorted(set(hosts)))
 
 
-def enough(live: int, wanted: int, seconds: float) -> Finding:
-    """Whether all executors started within ``seconds``."""
+def enough(live: int, wanted: int, seconds: float, pods: Sequence[str] | None = None) -> Finding:
+    """Whether all executors started within ``seconds``.
+
+    On Kubernetes, ``pods`` has a line for each pod whose executor did not start.
+    """
     text = f"{live} of {wanted} executors started"
     if live == wanted:
         return ok(text)
-    remedy = (
-        "lower execution.executors, add workers, or end other applications; a node that runs on "
-        "the cluster has executors too; if executors end at once, see the logs of the workers, and "
-        "let them reach this host"
-    )
-    late = f"{text} within {seconds:.0f} s"
-    return warning(late, remedy) if live else failed(late, remedy)
-
-
-def pods_missing(live: int, wanted: int, seconds: float, pods: Sequence[str]) -> Finding:
-    """Say why fewer executors than ``wanted`` started; ``pods`` has a line for each other pod."""
-    shown = "; ".join(pods) or "Kubernetes has no pod of another one, or refused it"
-    remedy = (
-        "give the namespace room and quota for the executors, or lower execution.executors; let "
-        "the pods reach execution.advertise; 'kubectl get events' and, while a pod runs, 'kubectl "
-        "logs' say more"
-    )
-    late = f"{live} of {wanted} executors started within {seconds:.0f} s: {shown}"
+    late, remedy = f"{text} within {seconds:.0f} s", _MISSING
+    if pods is not None:
+        shown = "; ".join(pods) or "Kubernetes has no pod of another one, or refused it"
+        late, remedy = f"{late}: {shown}", _PODS_MISSING
     return warning(late, remedy) if live else failed(late, remedy)
 
 

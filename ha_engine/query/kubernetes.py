@@ -91,7 +91,7 @@ def executor_pods(spark: SparkSession) -> Iterator[Any]:
 
 
 def start_problem(error: Py4JJavaError) -> str:
-    """Why Spark did not start, and what to check."""
+    """The reason why Spark did not start, and advice."""
     causes = list(_causes(error))
     reason = str(causes[-1].getMessage()).partition("\n")[0]
     if any(one.getClass().getSimpleName() == _CLIENT_ERROR for one in causes):

@@ -277,7 +277,7 @@ def _shared_secret(settings: SparkSettings) -> str | None:
 
 
 def _of_containers(settings: SparkSettings) -> dict[str, str]:
-    """What YARN or Kubernetes must know of the containers of the executors."""
+    """Settings of the containers in which YARN or Kubernetes runs the executors."""
     cluster = settings.cluster
     if cluster is None or not settings.in_containers:
         return {}

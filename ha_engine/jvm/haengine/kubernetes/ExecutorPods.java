@@ -6,6 +6,7 @@ import io.fabric8.kubernetes.api.model.Pod;
 import io.fabric8.kubernetes.api.model.PodCondition;
 import io.fabric8.kubernetes.client.KubernetesClient;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
@@ -39,18 +40,8 @@ public final class ExecutorPods implements AutoCloseable {
 
   /** Deletes the pods of {@code application}, and the ConfigMap that they mount. */
   public void delete(String application) {
-    client
-        .pods()
-        .inNamespace(namespace)
-        .withLabel(Constants.SPARK_APP_ID_LABEL(), application)
-        .withLabel(Constants.SPARK_ROLE_LABEL(), Constants.SPARK_POD_EXECUTOR_ROLE())
-        .delete();
-    client
-        .configMaps()
-        .inNamespace(namespace)
-        .withLabel(Constants.SPARK_APP_ID_LABEL(), application)
-        .withLabel(Constants.SPARK_ROLE_LABEL(), Constants.SPARK_POD_EXECUTOR_ROLE())
-        .delete();
+    client.pods().inNamespace(namespace).withLabels(labels(application)).delete();
+    client.configMaps().inNamespace(namespace).withLabels(labels(application)).delete();
   }
 
   /** Returns a line for each pod whose executor is not known to {@code driver}, with the reasons. */
@@ -58,13 +49,21 @@ public final class ExecutorPods implements AutoCloseable {
     return client
         .pods()
         .inNamespace(namespace)
-        .withLabel(Constants.SPARK_APP_ID_LABEL(), driver.applicationId())
+        .withLabels(labels(driver.applicationId()))
         .list()
         .getItems()
         .stream()
         .filter(pod -> !driver.getExecutorIds().contains(executor(pod)))
         .map(ExecutorPods::line)
         .collect(Collectors.toList());
+  }
+
+  private static Map<String, String> labels(String application) {
+    return Map.of(
+        Constants.SPARK_APP_ID_LABEL(),
+        application,
+        Constants.SPARK_ROLE_LABEL(),
+        Constants.SPARK_POD_EXECUTOR_ROLE());
   }
 
   private static String executor(Pod pod) {

@@ -1,1 +1,1 @@
-"""Spark's own cluster manager and YARN as real processes, and tests of the engine on it."""
+"""Spark's cluster managers as real processes, and tests of the engine on them."""

@@ -26,7 +26,7 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.connectors.server import Server
+from tests.connectors.server import Server, new_directory
 from tests.kubernetes import api_programs
 from tests.waiting import wait_until
 
@@ -44,14 +44,21 @@ _TOKENS = f'{_ADMIN},admin,1,"system:masters"\n{_DRIVER},driver,2\n'
 _ENDED = {True: "Succeeded", False: "Failed"}
 
 
-class Etcd(Server):
-    program = "etcd"
+class Program(Server):
+    """A program of the API."""
+
     ready_seconds = READY_SECONDS
 
     def command(self) -> list[str]:
+        return [str(api_programs.program(self.program)), *self.arguments()]
+
+
+class Etcd(Program):
+    program = "etcd"
+
+    def arguments(self) -> list[str]:
         url = f"http://{ADDRESS}:{self.port}"
         return [
-            str(api_programs.program(self.program)),
             f"--data-dir={self.directory / 'data'}",
             f"--listen-client-urls={url}",
             f"--advertise-client-urls={url}",
@@ -63,11 +70,10 @@ class Etcd(Server):
         return True
 
 
-class ApiServer(Server):
+class ApiServer(Program):
     """The API, with a certificate that it makes for itself."""
 
     program = "kube-apiserver"
-    ready_seconds = READY_SECONDS
 
     def __init__(self, directory: Path, etcd: Etcd) -> None:
         super().__init__(directory)
@@ -82,10 +88,9 @@ class ApiServer(Server):
         )
         (directory / "accounts.key").write_bytes(pem)
 
-    def command(self) -> list[str]:
+    def arguments(self) -> list[str]:
         accounts = self.directory / "accounts.key"
         return [
-            str(api_programs.program(self.program)),
             f"--etcd-servers=http://{ADDRESS}:{self._etcd.port}",
             f"--bind-address={ADDRESS}",
             f"--secure-port={self.port}",
@@ -152,7 +157,7 @@ class Host:
         """Do what the API says until ``stop``, then kill the processes of all pods."""
         try:
             while not self._stopped.wait(LOOK_SECONDS):
-                with suppress(httpx.TransportError):  # a test may restart the API
+                with suppress(httpx.HTTPError):  # a test may restart the API
                     self._look()
         finally:
             for name in list(self._processes):
@@ -286,17 +291,17 @@ def running_kubernetes(room: int = 4) -> Iterator[Kubernetes]:
     home = Path(tempfile.mkdtemp(prefix="kubernetes-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
-        etcd = Etcd(_directory(home / "etcd"))
+        etcd = Etcd(new_directory(home / "etcd"))
         stack.callback(etcd.kill)
         etcd.start()
-        api = ApiServer(_directory(home / "api"), etcd)
+        api = ApiServer(new_directory(home / "api"), etcd)
         stack.callback(api.kill)
         api.start()
         client = stack.enter_context(api.client())
         _give_rights(client)
         (home / "executor.yaml").write_text(executor_template())
         _make_driver_pod(client, yaml.safe_load(executor_template()))
-        host = Host(client, _directory(home / "pods"), room)
+        host = Host(client, new_directory(home / "pods"), room)
         running = stack.enter_context(ThreadPoolExecutor(1)).submit(host.run)
         stack.callback(running.result)
         stack.callback(host.stop)
@@ -347,8 +352,3 @@ def executor_template() -> str:
         for one in _manifests()
         if one["kind"] == "ConfigMap" and "executor.yaml" in one["data"]
     )
-
-
-def _directory(path: Path) -> Path:
-    path.mkdir()
-    return path

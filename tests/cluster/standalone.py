@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pyspark
 
-from tests.connectors.server import Server, free_port
+from tests.connectors.server import Server, free_port, new_directory
 
 SECRET = "a-secret-of-the-cluster"
 READY_SECONDS = 120.0
@@ -190,7 +190,7 @@ def running_cluster(
         leading = stack.enter_context(_masters(home, masters))
         started = list[Worker]()
         for number in range(1, workers + 1):
-            directory = _directory(home / f"worker-{number}")
+            directory = new_directory(home / f"worker-{number}")
             worker = Worker(directory, url_of(leading), cores, memory)
             stack.callback(worker.kill)
             worker.launch()
@@ -205,7 +205,7 @@ def _masters(home: Path, count: int) -> Iterator[list[Master]]:
     with ExitStack() as stack:
         settings = dict[str, str]()
         if count > 1:
-            keeper = ZooKeeper(_directory(home / "zookeeper"))
+            keeper = ZooKeeper(new_directory(home / "zookeeper"))
             stack.callback(keeper.kill)
             keeper.start()
             address = f"127.0.0.1:{keeper.port}"
@@ -215,16 +215,11 @@ def _masters(home: Path, count: int) -> Iterator[list[Master]]:
             }
         masters = list[Master]()
         for number in range(1, count + 1):
-            master = Master(_directory(home / f"master-{number}"), settings)
+            master = Master(new_directory(home / f"master-{number}"), settings)
             stack.callback(master.kill)
             master.start()
             masters.append(master)
         yield masters
-
-
-def _directory(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def executor_settings(python: Path, modules: list[Path]) -> dict[str, str]:

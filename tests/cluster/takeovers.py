@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.e2e.flights import Flights
 from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
 from tests.e2e.pair import same_journal
@@ -27,6 +29,37 @@ def bring_back(flights: Flights, node: NodeUnderTest, count: int) -> None:
     flights.send(count)
     flights.require_equal()
     wait_until(lambda: same_journal(flights.pair), within=SPARK_SECONDS)
+
+
+def kill_the_driver(flights: Flights) -> None:
+    """Kill the JVM of the active."""
+    active = flights.pair.active()
+    assert active is not None
+    active.kill("jvm")
+
+
+def require_recovery(
+    flights: Flights, kill: Callable[[], None], is_whole: Callable[[], bool]
+) -> None:
+    """Kill a part under load, and wait until the rows are equal and all parts run again."""
+    flights.send(3_000)
+    kill()
+    flights.send(3_000)
+    flights.require_equal()
+    flights.pair.wait_protected()
+    wait_until(is_whole, within=SPARK_SECONDS, every=0.5)
+
+
+def require_return(
+    flights: Flights, executors: Callable[[], int], is_whole: Callable[[], bool]
+) -> None:
+    """Kill the active under load, and wait until its two executors ended. Start it again, and wait
+    until all parts run again."""
+    flights.send(3_000)
+    killed = lose_the_active(flights, 3_000)
+    wait_until(lambda: executors() == 2, within=SPARK_SECONDS, every=0.5)
+    bring_back(flights, killed, 3_000)
+    wait_until(is_whole, within=SPARK_SECONDS, every=0.5)
 
 
 # -- queries that only the active runs, on the checkpoints that nodes share ------------------------

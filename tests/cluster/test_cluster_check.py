@@ -226,12 +226,16 @@ def test_silent_resource_manager_is_a_failure(
 
 # -- on Kubernetes ---------------------------------------------------------------------------------
 
-POD = {
-    "kubernetes": {"image": "ha-engine:test", "pod": DRIVER},
-    "listen": (everywhere := f"0.0.0.0:{free_port()}"),
-    "advertise": everywhere.replace("0.0.0.0", "127.0.0.1"),
-    "insecure": True,
-}
+
+def in_pods(pod: str = DRIVER) -> dict[str, Any]:
+    """Return settings of executors in pods, whose driver listens on all addresses."""
+    port = free_port()
+    return {
+        "kubernetes": {"image": "ha-engine:test", "pod": pod},
+        "listen": f"0.0.0.0:{port}",
+        "advertise": f"127.0.0.1:{port}",
+        "insecure": True,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +247,7 @@ def kubernetes() -> Iterator[Kubernetes]:
 
 @needs_api()
 def test_executors_in_pods_pass_each_check(kubernetes: Kubernetes, tmp_path: Path) -> None:
-    found = findings(tmp_path, kubernetes, spark=kubernetes.spark, **POD)
+    found = findings(tmp_path, kubernetes, spark=kubernetes.spark, **in_pods())
     others = {name: one for name, one in found.items() if one["state"] != "ok"}
     assert others.keys() == {"workers"}
     assert others["workers"]["state"] == "skipped"
@@ -256,7 +260,7 @@ def test_pods_without_room_are_named_with_the_reason(
     kubernetes: Kubernetes, tmp_path: Path
 ) -> None:
     executors = {"count": 3, "cores": 1, "memory": "512MiB"}
-    found = findings(tmp_path, kubernetes, spark=kubernetes.spark, executors=executors, **POD)
+    found = findings(tmp_path, kubernetes, spark=kubernetes.spark, executors=executors, **in_pods())
     assert found["executors"]["state"] == "warning"
     assert found["executors"]["text"].startswith("2 of 3 executors started within 60 s: ha-engine-")
     assert "is Pending: 0/1 nodes are available" in found["executors"]["text"]
@@ -266,8 +270,7 @@ def test_pods_without_room_are_named_with_the_reason(
 @needs_api()
 def test_namespace_without_rights_is_a_failure(kubernetes: Kubernetes, tmp_path: Path) -> None:
     elsewhere = {**kubernetes.spark, "spark.kubernetes.namespace": "default"}
-    alone = {**POD, "kubernetes": {"image": "ha-engine:test"}}
-    found = findings(tmp_path, kubernetes, spark=elsewhere, **alone)
+    found = findings(tmp_path, kubernetes, spark=elsewhere, **in_pods(pod=""))
     assert found["accepted"]["state"] == "failed"
     text = found["accepted"]["text"] + found["accepted"]["remedy"]
     assert 'cannot create resource "configmaps"' in text
@@ -276,8 +279,7 @@ def test_namespace_without_rights_is_a_failure(kubernetes: Kubernetes, tmp_path:
 
 @needs_api()
 def test_wrong_settings_of_pods_are_named(kubernetes: Kubernetes, tmp_path: Path) -> None:
-    absent = {**POD, "kubernetes": {"image": "ha-engine:test", "pod": "absent"}}
-    found = findings(tmp_path, kubernetes, spark=kubernetes.spark, **absent)
+    found = findings(tmp_path, kubernetes, spark=kubernetes.spark, **in_pods(pod="absent"))
     assert found["accepted"]["state"] == "failed"
     text = found["accepted"]["text"] + found["accepted"]["remedy"]
     assert "No pod was found named absent in the cluster in the namespace streams" in text
@@ -289,7 +291,7 @@ def test_silent_api_of_kubernetes_is_a_failure(tmp_path: Path) -> None:
     class Silent:
         url = f"k8s://https://127.0.0.1:{free_port()}"
 
-    found = findings(tmp_path, Silent(), **POD)
+    found = findings(tmp_path, Silent(), **in_pods())
     assert found["masters"]["state"] == "failed"
     assert "does not answer: [Errno 111] Connection refused" in found["masters"]["text"]
     assert found["accepted"]["state"] == "skipped"

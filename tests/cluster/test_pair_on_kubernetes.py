@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ha_engine.jvm.build import build
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.cluster.kubernetes import DRIVER, Kubernetes, running_kubernetes
 from tests.cluster.nodes import pair_on
-from tests.cluster.takeovers import bring_back, lose_the_active
+from tests.cluster.takeovers import kill_the_driver, require_recovery, require_return
 from tests.e2e.flights import Flights
 from tests.e2e.node_under_test import SPARK_SECONDS
 from tests.kubernetes.api_programs import needs_api
@@ -60,8 +61,9 @@ def has_all_parts(kubernetes: Kubernetes) -> bool:
     )
 
 
-def require_mergeable(pod: dict[str, Any]) -> None:
-    """Require that Kubernetes deletes the pod with its driver's, and what its executor needs."""
+def require_merged(pod: dict[str, Any]) -> None:
+    """Require what Spark made of the chart's template: Kubernetes deletes the pod with that of its
+    driver, and the executor has its directories."""
     [owner] = pod["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"]) == ("Pod", DRIVER)
     assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == "executor"
@@ -73,33 +75,19 @@ def require_mergeable(pod: dict[str, Any]) -> None:
     assert "persistentVolumeClaim" in volumes[mounts["/var/lib/ha-engine-checkpoint"]]
 
 
-def require_recovery(flights: Flights, kubernetes: Kubernetes, kill: Callable[[], None]) -> None:
-    """Kill a part under load, and wait until the rows are equal and all parts run again."""
-    flights.send(3_000)
-    kill()
-    flights.send(3_000)
-    flights.require_equal()
-    flights.pair.wait_protected()
-    wait_until(lambda: has_all_parts(kubernetes), within=SPARK_SECONDS, every=0.5)
-
-
 def test_rows_are_those_of_the_reference_after_each_part_was_killed(
     flights: Flights, kubernetes: Kubernetes
 ) -> None:
     pair = flights.pair
     flights.send(20_000)
     flights.require_equal()
-
-    def kill_the_driver() -> None:
-        active = pair.active()
-        assert active is not None
-        active.kill("jvm")
+    is_whole = partial(has_all_parts, kubernetes)
 
     for pod in kubernetes.pods():
-        require_mergeable(pod)
-    require_recovery(flights, kubernetes, kubernetes.kill_an_executor)
-    require_recovery(flights, kubernetes, kubernetes.delete_a_pod)
-    require_recovery(flights, kubernetes, kubernetes.restart_the_api)
+        require_merged(pod)
+    require_recovery(flights, kubernetes.kill_an_executor, is_whole)
+    require_recovery(flights, kubernetes.delete_a_pod, is_whole)
+    require_recovery(flights, kubernetes.restart_the_api, is_whole)
 
     # While a quota is used up, the pair works with the executors that it has.
     kubernetes.refuse_further_pods()
@@ -108,13 +96,8 @@ def test_rows_are_those_of_the_reference_after_each_part_was_killed(
     flights.require_equal()
     wait_until(lambda: any("exceeded quota" in node.log_text() for node in pair.nodes.values()))
     kubernetes.admit_pods()
-    wait_until(lambda: has_all_parts(kubernetes), within=SPARK_SECONDS, every=0.5)
+    wait_until(is_whole, within=SPARK_SECONDS, every=0.5)
     for node in pair.nodes.values():
         assert node.require_status()["query_process"]["last_death"] is None
-    require_recovery(flights, kubernetes, kill_the_driver)
-
-    flights.send(3_000)
-    killed = lose_the_active(flights, 3_000)
-    wait_until(lambda: len(kubernetes.executors()) == 2, within=SPARK_SECONDS, every=0.5)
-    bring_back(flights, killed, 3_000)
-    wait_until(lambda: has_all_parts(kubernetes), within=SPARK_SECONDS, every=0.5)
+    require_recovery(flights, partial(kill_the_driver, flights), is_whole)
+    require_return(flights, lambda: len(kubernetes.executors()), is_whole)

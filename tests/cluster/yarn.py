@@ -23,7 +23,7 @@ import pytest
 
 from ha_engine.query.session import find_java
 from tests.connectors.kafka_jars import fetch, paths
-from tests.connectors.server import Server, free_port
+from tests.connectors.server import Server, free_port, new_directory
 from tests.waiting import wait_until
 
 JARS = Path(__file__).parent / "yarn_jars.txt"
@@ -197,12 +197,12 @@ def running_yarn(workers: int = 2, memory_mb: int = 5120) -> Iterator[Yarn]:
     home = Path(tempfile.mkdtemp(prefix="yarn-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
-        manager = ResourceManager(_directory(home / "resource-manager"))
+        manager = ResourceManager(new_directory(home / "resource-manager"))
         stack.callback(manager.kill)
         manager.launch()
         started = []
         for number in range(1, workers + 1):
-            worker = NodeManager(_directory(home / f"worker-{number}"), manager, memory_mb)
+            worker = NodeManager(new_directory(home / f"worker-{number}"), manager, memory_mb)
             stack.callback(worker.kill)
             worker.launch()
             started.append(worker)
@@ -210,17 +210,12 @@ def running_yarn(workers: int = 2, memory_mb: int = 5120) -> Iterator[Yarn]:
         for daemon in (manager, *started):
             daemon.await_ready()
         wait_until(lambda: yarn.has_workers(workers), within=READY_SECONDS)
-        clients = _directory(home / "clients")
+        clients = new_directory(home / "clients")
         write_config(clients / "core-site.xml", {"hadoop.tmp.dir": home / "tmp"})
         write_config(clients / "yarn-site.xml", manager.config)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("HADOOP_CONF_DIR", str(clients))
         yield yarn
-
-
-def _directory(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def write_config(file: Path, properties: Mapping[str, object]) -> None:

@@ -30,6 +30,12 @@ def free_port() -> int:
             return port
 
 
+def new_directory(path: Path) -> Path:
+    """Make the directory, and return its path."""
+    path.mkdir()
+    return path
+
+
 class Server:
     """A server with its data in ``directory``. A kind says how its program is started, and whether
     it answers a connection."""

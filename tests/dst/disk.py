@@ -163,23 +163,18 @@ class SimulatedDisk:
         """Make everything durable that is on the file system of ``path``."""
         mounted = self._mounted()
         place = mounted.get(id(self.directory(path)))
-        for directory in _directories(self._tree, set()):
-            if mounted.get(id(directory)) == place:
-                for node in (*directory.durable.values(), *directory.entries.values()):
-                    if isinstance(node, Content):
-                        node.settle()
+        for content in _contents(self._tree):
+            if mounted.get(id(content)) == place:
+                content.settle()
         self._settle([one for one in self._changes if mounted.get(id(one[0][0])) == place])
 
     def _mounted(self) -> dict[int, Path]:
-        """The mount that each directory is in, by its id, except for those in no mount."""
-        return {
-            id(directory): mount
-            for mount in self.mounts
-            for directory in _directories(self.directory(mount), set())
-        }
+        """The mount that each node is in, by its id, except for nodes in no mount."""
+        tops = [(mount, self.directory(mount)) for mount in self.mounts]
+        return {id(one): mount for mount, top in tops for one in (top, *_nodes(top, set()))}
 
     def lose_all_writes(self) -> None:
-        for content in _contents(self._tree, set()):
+        for content in _contents(self._tree):
             self.lose_writes(content)
 
     def evict(self, path: Path, content: Content) -> None:
@@ -196,7 +191,7 @@ class SimulatedDisk:
         for place in (None, *self.mounts):
             self._lose([one for one in self._changes if mounted.get(id(one[0][0])) == place])
         self._changes = []
-        for content in _contents(self._tree, set()):
+        for content in _contents(self._tree):
             self.counts["files with lost writes"] += bool(content.pending)
             self.lose_writes(content)
         self._begin_again()
@@ -266,27 +261,19 @@ def _carry_out(change: Change) -> None:
         _assign(directory.durable, name, node)
 
 
-def _directories(directory: Directory, seen: set[int]) -> Iterator[Directory]:
-    """The directory and each one below it once, whether its name is durable, or live, or both."""
-    if id(directory) in seen:
-        return
-    seen.add(id(directory))
-    yield directory
-    for node in (*directory.durable.values(), *directory.entries.values()):
-        if isinstance(node, Directory):
-            yield from _directories(node, seen)
-
-
-def _contents(directory: Directory, seen: set[int]) -> Iterator[Content]:
-    """Each file once, whether its name is durable, or live, or both."""
+def _nodes(directory: Directory, seen: set[int]) -> Iterator[Node]:
+    """Each node below ``directory`` once, whether its name is durable, or live, or both."""
     for node in (*directory.durable.values(), *directory.entries.values()):
         if id(node) in seen:
             continue
         seen.add(id(node))
+        yield node
         if isinstance(node, Directory):
-            yield from _contents(node, seen)
-        else:
-            yield node
+            yield from _nodes(node, seen)
+
+
+def _contents(directory: Directory) -> Iterator[Content]:
+    return (node for node in _nodes(directory, set()) if isinstance(node, Content))
 
 
 def _copied(directory: Directory) -> Directory:

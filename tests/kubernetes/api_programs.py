@@ -2,8 +2,8 @@
 
     python -m tests.kubernetes.api_programs
 
-``make kubernetes-api`` runs this command, which builds them with Go 1.26 or newer. A build takes
-half an hour on two cores.
+``make kubernetes-api`` runs this command, which builds them with Go 1.26 or newer. On two cores
+that takes some tens of minutes.
 """
 
 from __future__ import annotations

@@ -63,6 +63,9 @@ def _checkpoint(node: LocalNode) -> Path:
 
 def _written(checkpoint: Path) -> set[Path]:
     """The files of a checkpoint, without the checksums that only local files have, and without the
-    snapshots of Spark's maintenance, which belong to no batch."""
-    others = (".crc", ".snapshot")
-    return {one for one in checkpoint.rglob("*") if one.is_file() and one.suffix not in others}
+    snapshots of Spark's maintenance, finished or not, which belong to no batch."""
+    return {
+        one
+        for one in checkpoint.rglob("*")
+        if one.is_file() and one.suffix != ".crc" and ".snapshot" not in one.suffixes
+    }

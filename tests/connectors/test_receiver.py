@@ -314,8 +314,10 @@ def test_a_client_loses_nothing_when_receivers_are_killed(
                 return producer.rows_acked
 
         sending = threads.submit(send)
-        for victim in both:
-            wait_until(lambda victim=victim: victim.metric("rows_total") > 500)
+        for _ in both:
+            # A client moves to the other receiver on a busy host too, when an answer is late.
+            wait_until(lambda: any(one.metric("rows_total") > 500 for one in both))
+            victim = max(both, key=lambda one: one.metric("rows_total"))
             victim.kill()
             victim.start()
         assert sending.result() == 20_000

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ha_engine.journal import Journal
-from ha_engine.journal.reading import FILE_HEADER_BYTES
 from ha_engine.types import Events
+from tests.e2e.frames import shared_frames
 from tests.e2e.node_under_test import (
     POLL_SECONDS,
     SPARK_SECONDS,
@@ -121,7 +121,10 @@ def running_pair(pair: Pair) -> Iterator[Pair]:
 
 
 def same_journal(pair: Pair) -> bool:
-    """Return whether both journals have the same bytes, once they end at the same position."""
+    """Return whether both journals have the same bytes, once they end at the same position.
+
+    A node may have trimmed records that the other still has.
+    """
 
     def met() -> bool:
         ends = {
@@ -132,18 +135,12 @@ def same_journal(pair: Pair) -> bool:
         return len(ends) == 1
 
     wait_until(met, within=30, every=0.1)
-    contents = [frames(node) for node in pair.nodes.values()]
-    return contents[0] == contents[1] != b""
-
-
-def frames(node: NodeUnderTest) -> bytes:
-    """Return all frames of the node's journal."""
-    return frames_of(sorted((node.data_dir / "journal").glob("*.journal")))
-
-
-def frames_of(segments: Iterable[Path]) -> bytes:
-    """Return all frames, without the segments' headers, which name the journal."""
-    return b"".join(path.read_bytes()[FILE_HEADER_BYTES:] for path in segments)
+    segments = {
+        name: sorted((node.data_dir / "journal").glob("*.journal"))
+        for name, node in pair.nodes.items()
+    }
+    one, other = shared_frames(segments).values()
+    return one == other != b""
 
 
 def stored_events(node: NodeUnderTest) -> list[Events]:

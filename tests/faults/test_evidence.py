@@ -12,7 +12,8 @@ import pytest
 from ha_engine.journal import Journal
 from ha_engine.journal.segment import segment_paths
 from ha_engine.types import Events, Mark, Position, Record
-from tests.faults.matrix.evidence import EVENTS, batches_of, records_of, shared_frames
+from tests.e2e.frames import shared_frames
+from tests.faults.matrix.evidence import EVENTS, batches_of, records_of
 
 SEGMENT_BYTES, BATCHES = 64 << 10, 40
 TEXT = "x" * 2000

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from ha_engine.journal.reading import FILE_HEADER_BYTES, read_records
-from ha_engine.journal.record import encode
 from ha_engine.types import Events, Mark, Record
-from tests.e2e.pair import frames_of
+from tests.e2e.frames import first_of, read_segment, shared_frames
 from tests.faults.matrix.history import History, LeaseVersion, LedgerMove, SinkRow
 from tests.faults.matrix.hosts import HostedNode
 from tests.faults.matrix.load import Log
@@ -77,37 +75,12 @@ def records_of(kept: Iterable[Path], own: Sequence[Path]) -> Iterator[Record]:
     """
     found: dict[int, Record] = {}
     for path in [*kept, *own]:
-        for record in _read(path):
+        for record in read_segment(path):
             known = found.setdefault(record.position.sequence, record)
             if known.position.epoch < record.position.epoch:
                 found[record.position.sequence] = record
-    last = max(
-        (record.position.sequence for record in _read(own[-1])), default=_first(own[-1:]) - 1
-    )
+    newest = (record.position.sequence for record in read_segment(own[-1]))
+    last = max(newest, default=first_of(own[-1:]) - 1)
     for sequence in range(1, last + 1):
         assert sequence in found, f"record {sequence} is neither in the journal nor kept"
         yield found[sequence]
-
-
-def shared_frames(journals: Mapping[str, Sequence[Path]]) -> dict[str, bytes]:
-    """Return the frames of each journal from the first record on that none has trimmed."""
-    start = max(_first(segments) for segments in journals.values())
-    return {
-        name: frames_of(segments)[_length_before(segments, start) :]
-        for name, segments in journals.items()
-    }
-
-
-def _length_before(segments: Sequence[Path], start: int) -> int:
-    if _first(segments) == start:
-        return 0
-    records = (record for path in segments for record in _read(path))
-    return sum(len(encode(record)) for record in records if record.position.sequence < start)
-
-
-def _first(segments: Sequence[Path]) -> int:
-    return int(segments[0].stem)
-
-
-def _read(path: Path) -> Iterator[Record]:
-    return read_records(path, FILE_HEADER_BYTES, path.stat().st_size - FILE_HEADER_BYTES)

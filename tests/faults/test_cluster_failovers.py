@@ -69,9 +69,9 @@ def test_report_continues_with_the_outcomes_of_its_seed(tmp_path: Path) -> None:
 @pytest.mark.spark
 @needs_kafka()
 @needs("javac")
-def test_no_fault_of_a_cluster_loses_or_doubles_a_row(tmp_path: Path) -> None:
-    report = Report(3, tmp_path / "results.jsonl")
+def test_no_fault_of_a_cluster_loses_or_doubles_a_row(directory: Path) -> None:
+    report = Report(3, directory / "results.jsonl")
     faults = in_random_order(len(FAULTS), report.seed, FAULTS)
-    run_cluster_failovers(tmp_path, faults, OF_PLAIN, report)
+    run_cluster_failovers(directory, faults, OF_PLAIN, report)
     assert report.wrong == []
     assert (report.count(ENGINE), report.count(PLAIN)) == (len(FAULTS), len(OF_PLAIN))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ha_engine.journal import Journal
+from ha_engine.journal.segment import segment_paths
 from ha_engine.types import Events
 from tests.e2e.frames import shared_frames
 from tests.e2e.node_under_test import (
@@ -135,10 +136,7 @@ def same_journal(pair: Pair) -> bool:
         return len(ends) == 1
 
     wait_until(met, within=30, every=0.1)
-    segments = {
-        name: sorted((node.data_dir / "journal").glob("*.journal"))
-        for name, node in pair.nodes.items()
-    }
+    segments = {name: segment_paths(node.data_dir / "journal") for name, node in pair.nodes.items()}
     one, other = shared_frames(segments).values()
     return one == other != b""
 

@@ -180,18 +180,23 @@ def url_of(masters: list[Master]) -> str:
 
 @contextmanager
 def running_cluster(
-    workers: int = 2, cores: int = 1, memory: str = "1g", masters: int = 1
+    workers: int = 2,
+    cores: int = 1,
+    memory: str = "1g",
+    masters: int = 1,
+    settings: Mapping[str, str] = {},
 ) -> Iterator[Cluster]:
     """Run masters, of which one leads, and ``workers``, each with ``cores`` and ``memory`` for
-    executors."""
+    executors. All have these ``settings``."""
     home = Path(tempfile.mkdtemp(prefix="spark-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
-        leading = stack.enter_context(_masters(home, masters))
+        leading = stack.enter_context(_masters(home, masters, settings))
         started = list[Worker]()
         for number in range(1, workers + 1):
             directory = new_directory(home / f"worker-{number}")
-            worker = Worker(directory, url_of(leading), cores, memory)
+            own = {**_CLEANUP, **settings}
+            worker = Worker(directory, url_of(leading), cores, memory, own)
             stack.callback(worker.kill)
             worker.launch()
             started.append(worker)
@@ -201,15 +206,15 @@ def running_cluster(
 
 
 @contextmanager
-def _masters(home: Path, count: int) -> Iterator[list[Master]]:
+def _masters(home: Path, count: int, settings: Mapping[str, str]) -> Iterator[list[Master]]:
     with ExitStack() as stack:
-        settings = dict[str, str]()
         if count > 1:
             keeper = ZooKeeper(new_directory(home / "zookeeper"))
             stack.callback(keeper.kill)
             keeper.start()
             address = f"127.0.0.1:{keeper.port}"
             settings = {
+                **settings,
                 "spark.deploy.recoveryMode": "ZOOKEEPER",
                 "spark.deploy.zookeeper.url": address,
             }

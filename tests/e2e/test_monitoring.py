@@ -1,4 +1,5 @@
-"""Every alert and every panel of the dashboard, with a real Prometheus and a pair under load.
+"""The alerts of a pair and every panel of the dashboard, with a real Prometheus and a pair under
+load. tests/cluster/test_alerts.py has the alerts of a cluster.
 
 A query that names a wrong label, or joins series that never match, is valid and silent for ever.
 So each alert must fire on its fault, and each panel must have data.
@@ -20,9 +21,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
+from tests.cluster.test_alerts import FAULTS as FAULTS_OF_A_CLUSTER
+from tests.e2e.alerts import alerts, hastened_rules, require_firing, until_firing
 from tests.e2e.databases import refusing
 from tests.e2e.pair import Pair, running_pair
 from tests.e2e.prometheus import PATIENCE, RULES, Prometheus, scraping
@@ -32,8 +34,6 @@ from tests.e2e.without_spark import APPLICATION as COPIES
 from tests.programs import needs
 from tests.publish.http_receiver import Receiver, listening
 from tests.waiting import wait_until
-
-pytestmark = [needs("prometheus"), pytest.mark.slow]
 
 BOARD = Path(__file__).parents[2] / "compose" / "grafana" / "dashboards" / "ha-engine.json"
 APPLICATION = """
@@ -286,52 +286,27 @@ FAULTS: Mapping[Fault, set[str]] = {
 }
 
 
+@needs("prometheus")
+@pytest.mark.slow
 @pytest.mark.nightly("test_prometheus has four of the alerts, and promtool tests each with numbers")
 def test_each_alert_fires_on_its_fault_and_fills_its_summary(
     postgres: EmbeddedPostgres, module_database: str, tmp_path: Path
 ) -> None:
-    written = RULES.read_text()
-    (group,) = yaml.safe_load(written)["groups"]
-    alerts = {rule["alert"]: rule for rule in group["rules"]}
-    assert {NO_SNAPSHOT}.union(*FAULTS.values()) == set(alerts)
-    with story(tmp_path, postgres, module_database, hastened(written)) as told:
+    with story(tmp_path, postgres, module_database, hastened_rules()) as told:
         until_firing(told.prometheus, {NO_SNAPSHOT})
         for fault, names in FAULTS.items():
-            until_silent(told.prometheus, names)
-            with fault(told):
-                until_firing(told.prometheus, names)
-                for alert in told.prometheus.firing_alerts():
-                    require_filled(alert, alerts[alert["labels"]["alertname"]])
+            require_firing(told.prometheus, names, fault(told))
 
 
-def until_firing(prometheus: Prometheus, names: set[str]) -> None:
-    wait_until(lambda: names <= prometheus.firing(), within=PATIENCE)
-
-
-def until_silent(prometheus: Prometheus, names: set[str]) -> None:
-    wait_until(lambda: not names & prometheus.firing(), within=PATIENCE)
-
-
-def hastened(rules: str) -> str:
-    """Return the alerts with seconds in place of minutes where they wait for something to last."""
-    rules = re.sub(r"for: \w+", "for: 1s", rules)
-    rules, changed = re.subn(r"changes\((\w+)\[5m\]\)", r"changes(\1[3s])", rules)
-    assert changed == 2
-    return rules
-
-
-def require_filled(alert: dict[str, Any], rule: dict[str, Any]) -> None:
-    """Require a value for each label that the summary of the alert names."""
-    summary = alert["annotations"]["summary"]
-    named = re.findall(r"\{\{ \$labels\.(\w+) \}\}", rule["annotations"]["summary"])
-    assert all(alert["labels"].get(label) for label in named), alert
-    assert "error expanding" not in summary
-    assert "no value" not in summary
+def test_each_alert_has_a_fault_that_makes_it_fire() -> None:
+    told = {NO_SNAPSHOT}.union(*FAULTS.values(), *FAULTS_OF_A_CLUSTER.values())
+    assert told == set(alerts())
 
 
 # -- the dashboard ---------------------------------------------------------------------------------
 
 
+@needs("prometheus")
 @pytest.mark.spark
 @pytest.mark.nightly("test_alerts compares the metrics of the dashboard with those of a node")
 def test_each_panel_has_data_before_and_after_a_failover(

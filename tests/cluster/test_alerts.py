@@ -101,7 +101,13 @@ def story(home: Path, database: str) -> Iterator[Story]:
 
 
 def application(brokers: list[str]) -> str:
-    log = {"type": "kafka", "brokers": brokers, "topic": STREAM, "timeout": "2s"}
+    log = {
+        "type": "kafka",
+        "brokers": brokers,
+        "topic": STREAM,
+        "timeout": "2s",
+        "invalid": "skip",
+    }
     streams = {STREAM: {"schema": {"n": "bigint not null"}, "log": log}}
     queries = {"all": {"sql": f"SELECT n FROM {STREAM}"}}
     return yaml.safe_dump({"name": "numbers", "streams": streams, "queries": queries})
@@ -168,8 +174,8 @@ def deleted_records(story: Story) -> Iterator[None]:
     assert story.send() == 200
     wait_until(lambda: story.read_records() > before, within=PATIENCE)
     ends = [TopicPartition(STREAM, number, -1) for number in range(PARTITIONS)]
-    deleted = admin(story.brokers.brokers).delete_records(ends)
-    for one in deleted.values():
+    client = admin(story.brokers.brokers)
+    for one in client.delete_records(ends).values():
         one.result(ANSWER_SECONDS)
     yield
 

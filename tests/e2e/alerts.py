@@ -21,8 +21,8 @@ def alerts() -> dict[str, dict[str, Any]]:
 def hastened_rules() -> str:
     """Return the alerts with seconds in place of minutes where they wait for something to last."""
     rules = re.sub(r"for: \w+", "for: 1s", RULES.read_text())
-    rules, changed = re.subn(r"changes\((\w+)\[5m\]\)", r"changes(\1[3s])", rules)
-    assert changed == 2
+    rules, changed = re.subn(r"changes\(([\w{}]+)\[\d+m\]\)", r"changes(\1[3s])", rules)
+    assert changed == 3
     return rules
 
 

@@ -65,7 +65,7 @@ class NotInExecutorPod(EngineError):
     exit_code = 2
 
 
-class ClusterJarMissing(EngineError):
+class JarMissing(EngineError):
     """The jar with the engine's classes for Spark's executors was not built."""
 
     exit_code = 2
@@ -346,6 +346,10 @@ class QueryProcessFailed(EngineError):
 
 class StateLost(QueryProcessFailed):
     """Neither the checkpoint nor the journal has the state of a query (RULES.md#r21)."""
+
+
+class StateTooLarge(QueryProcessFailed):
+    """A query has more state than its limit."""
 
 
 class CheckpointTooOld(QueryProcessFailed):

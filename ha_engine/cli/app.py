@@ -53,6 +53,8 @@ def check(
 ) -> None:
     """Plan every query as a node does, and print its output columns, or why it cannot run.
 
+    A pattern is explained in words, and its automaton is drawn with a line for each transition.
+
     The exit code is 0 if all queries can run, and 2 if a query cannot run, or if a system does not
     answer with --connect. The check starts Spark once, which takes some seconds.
 
@@ -72,6 +74,7 @@ def check(
 
 
 def _check(file: Path, steps: _Steps) -> tuple[StreamApplication, ApplicationReport]:
+    from ha_engine.jvm import engine_jar
     from ha_engine.query.application import load_application
     from ha_engine.query.check import BRIEF_JAVA, check_application
     from ha_engine.query.session import SparkSettings, check_java, start_spark
@@ -81,7 +84,10 @@ def _check(file: Path, steps: _Steps) -> tuple[StreamApplication, ApplicationRep
     with TemporaryDirectory(prefix="ha-engine-") as scratch:
         steps.say("starting Spark")
         settings = SparkSettings(
-            master="local[1]", scratch=Path(scratch) / "spark", java_options=BRIEF_JAVA
+            master="local[1]",
+            scratch=Path(scratch) / "spark",
+            java_options=BRIEF_JAVA,
+            jars=(engine_jar(),) if application.has_patterns else (),
         )
         began = time.monotonic()
         spark = start_spark(settings, application.directory)
@@ -149,6 +155,9 @@ def _print_query(console: Console, query: QueryReport) -> None:
     )
     if query.error is not None:
         console.print(f"  [red]error[/red] {escape(query.error)}")
+    for pattern in query.patterns:
+        for line in (*pattern.words, "", *pattern.automaton, ""):
+            console.print(f"  {line}", markup=False)
     for name, kind in query.columns:
         console.print(f"  {name:<24} {escape(kind)}")
     for sink in query.sinks:

@@ -31,7 +31,7 @@ from ha_engine.doctor.plan import application, check_of, config_check, read_conf
 from ha_engine.doctor.range_service import Services, services_of, serving
 from ha_engine.doctor.spark_application import WAIT_SECONDS, SparkApplication
 from ha_engine.errors import EngineError
-from ha_engine.jvm import cluster_jar
+from ha_engine.jvm import engine_jar
 from ha_engine.node.check import read_application
 from ha_engine.query.application import PythonFunction, StreamApplication, StreamSpec
 from ha_engine.query.kubernetes import KUBERNETES
@@ -99,7 +99,7 @@ def _on_cluster(config: Config, run: _Run) -> Iterator[Check]:
     objects = config.checkpoint_url is not None
     yield check_of("java", tools.java)
     yield check_of("spark", tools.spark)
-    yield check_of("jar", lambda: ok(str(cluster_jar())))
+    yield check_of("jar", lambda: ok(str(engine_jar())))
     for one in presented(config):
         if one.section == "execution.tls":
             yield check_of(

@@ -22,7 +22,7 @@ from ha_engine.doctor import executor_probe
 from ha_engine.doctor.check import Say
 from ha_engine.doctor.executors import Worker, YarnWorker, workers_of_page, workers_of_yarn
 from ha_engine.errors import ClusterCheckFailed
-from ha_engine.jvm import cluster_jar
+from ha_engine.jvm import engine_jar
 from ha_engine.node.startup import driver_hosts
 from ha_engine.query.check import BRIEF_JAVA
 from ha_engine.query.kubernetes import delete_pods, executor_pods
@@ -65,7 +65,7 @@ class SparkApplication:
     def start(self) -> str:
         """Register with a master, and return the id of the application.
 
-        Raises JavaMissing, ClusterJarMissing, MasterUnavailable.
+        Raises JavaMissing, JarMissing, MasterUnavailable.
         """
         execution = self._config.execution
         bind, host = driver_hosts(self._config)
@@ -82,7 +82,7 @@ class SparkApplication:
             spark={**self._config.query.spark, **_ONE_ATTEMPT},
             scratch=Path(self._scratch.name) / "spark",
             java_options=BRIEF_JAVA,
-            jars=(cluster_jar(),),
+            jars=(engine_jar(),),
             cluster=cluster,
         )
         # Spark writes the stacks of its errors to stderr, and the findings say what is wrong.

@@ -16,7 +16,7 @@ from ha_engine.config import Config
 from ha_engine.config.load import load_config
 from ha_engine.config.quantities import split_address
 from ha_engine.journal.opening import read_identity
-from ha_engine.jvm import cluster_jar
+from ha_engine.jvm import engine_jar
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.session import check_java
 from ha_engine.query.settings import SECRET_VARIABLE
@@ -31,7 +31,7 @@ EMBEDDED = "embedded"
 def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
     """Load the config and the application, and check Java.
 
-    Raises JavaMissing, ConfigError, ClusterJarMissing, HadoopConfigMissing or ApplicationError.
+    Raises JavaMissing, ConfigError, JarMissing, HadoopConfigMissing or ApplicationError.
     """
     check_java()
     config = load_config(path, os.environ)
@@ -39,14 +39,14 @@ def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
     if config.execution.on_yarn:
         hadoop_config()
     if needs_jar(config, application):
-        cluster_jar()
+        engine_jar()
     return config, application
 
 
 def needs_jar(config: Config, application: StreamApplication) -> bool:
     """Whether Spark needs the engine's classes for the JVM."""
     has_log = any(stream.log is not None for stream in application.streams.values())
-    return config.execution.on_cluster or has_log
+    return config.execution.on_cluster or has_log or application.has_patterns
 
 
 def check_place(config: Config) -> str | None:

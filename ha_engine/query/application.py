@@ -19,6 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from ha_engine.query.columns import Column
+from ha_engine.query.patterns.pattern import Pattern
 
 SYSTEM_COLUMNS = MappingProxyType(
     {
@@ -238,9 +239,15 @@ SinkSpec = PostgresSinkSpec | PluginSinkSpec
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """A query in Spark SQL."""
+    """A query in Spark SQL.
+
+    ``for_spark`` is the text for Spark, with a view in place of each MATCH_RECOGNIZE clause, and
+    ``patterns`` has the patterns of these views.
+    """
 
     text: str
+    for_spark: str
+    patterns: MappingProxyType[str, Pattern] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +270,9 @@ class PythonFunction:
         return self.reference.partition(":")[2]
 
 
+QueryText = SqlText | PythonFunction | Pattern
+
+
 @dataclass(frozen=True, slots=True)
 class QuerySpec:
     """One streaming query.
@@ -276,7 +286,7 @@ class QuerySpec:
     """
 
     name: str
-    text: SqlText | PythonFunction
+    text: QueryText
     streams: tuple[str, ...]
     digest: str
     output_mode: OutputMode = OutputMode.APPEND
@@ -286,6 +296,22 @@ class QuerySpec:
     read_tasks: int | None = None
     state_partitions: int | None = None
     sinks: tuple[SinkSpec, ...] = ()
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The patterns of the query."""
+        match self.text:
+            case Pattern() as pattern:
+                return (pattern,)
+            case SqlText(patterns=patterns):
+                return tuple(patterns.values())
+            case PythonFunction():
+                return ()
+
+    @property
+    def keys_max(self) -> int | None:
+        """The most keys that the state of the patterns may have, or None without a pattern."""
+        return sum(pattern.keys_max for pattern in self.patterns) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +325,10 @@ class StreamApplication:
     streams: MappingProxyType[str, StreamSpec]
     queries: MappingProxyType[str, QuerySpec]
     directory: Path
+
+    @property
+    def has_patterns(self) -> bool:
+        return any(query.patterns for query in self.queries.values())
 
     @property
     def digest(self) -> str:
@@ -322,16 +352,18 @@ class StreamApplication:
 
 
 def query_digest(
-    text: SqlText | PythonFunction,
+    text: QueryText,
     mode: OutputMode,
     streams: tuple[StreamSpec, ...],
     read_tasks: int | None = None,
 ) -> str:
     match text:
-        case SqlText(sql):
+        case SqlText(text=sql):
             words = ["sql", sql.strip()]
         case PythonFunction(reference, _, source_digest):
             words = ["function", reference, source_digest]
+        case Pattern():
+            words = ["pattern", text.definition]
     read = sorted(f"{s.name} {s.digest}" for s in streams)
     tasks = [] if read_tasks is None else [f"read_tasks {read_tasks}"]  # which sums depend on
     return _digest(*words, mode.value, *read, *tasks)

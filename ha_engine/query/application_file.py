@@ -23,6 +23,7 @@ from ha_engine.query.application import (
     OutputMode,
     PythonFunction,
     QuerySpec,
+    QueryText,
     SqlText,
     Standby,
     StreamApplication,
@@ -33,6 +34,9 @@ from ha_engine.query.application import (
 )
 from ha_engine.query.columns import Column, parse_column
 from ha_engine.query.file_words import Name, Section, found, keys_of, nearest, sentence
+from ha_engine.query.patterns.match_recognize import patterns_in
+from ha_engine.query.patterns.pattern import Pattern
+from ha_engine.query.patterns.section import PatternSection, pattern_of
 from ha_engine.query.plugin_sections import LogSection, PluginSection, log_of, sources_of
 from ha_engine.query.sink_sections import sinks_of
 from ha_engine.query.sql_words import names_in, watermarked_in
@@ -67,6 +71,7 @@ class _Stream(Section):
 class _Query(Section):
     sql: str | None = None
     function: str | None = Field(None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    pattern: PatternSection | None = None
     streams: list[str] | None = None
     output_mode: Literal["append", "update", "complete"] = "append"
     on_change: Literal["keep", "reset"] | None = None
@@ -177,9 +182,13 @@ def _watermark(
 
 def _query(name: str, raw: _Query, streams: Mapping[str, StreamSpec], path: Path) -> QuerySpec:
     where = f"queries.{name}"
-    text = _text(where, raw, path)
+    text = _text(where, raw, path, streams)
     read = _streams_read(where, raw, text, streams)
     mode, standby = OutputMode(raw.output_mode), Standby(raw.standby)
+    if isinstance(text, Pattern) and mode is not OutputMode.APPEND:
+        raise ApplicationError(
+            f"{where}.output_mode: the matches of a pattern are final; use append"
+        )
     return QuerySpec(
         name=name,
         text=text,
@@ -201,15 +210,18 @@ def _query(name: str, raw: _Query, streams: Mapping[str, StreamSpec], path: Path
     )
 
 
-def _text(where: str, raw: _Query, path: Path) -> SqlText | PythonFunction:
-    match raw.sql, raw.function:
-        case str(sql), None:
-            return SqlText(sql)
-        case None, str(reference):
+def _text(where: str, raw: _Query, path: Path, streams: Mapping[str, StreamSpec]) -> QueryText:
+    match raw.sql, raw.function, raw.pattern:
+        case str(sql), None, None:
+            found = patterns_in(f"{where}.sql", sql, streams)
+            return SqlText(sql, found.text, found.patterns)
+        case None, None, PatternSection() as section:
+            return pattern_of(f"{where}.pattern", section, streams)
+        case None, str(reference), None:
             source = _source_of(where, reference.partition(":")[0], path.resolve().parent)
             return PythonFunction(reference, source, source_digest(source.read_bytes()))
         case _:
-            raise ApplicationError(f"{where} needs either sql or function, and not both")
+            raise ApplicationError(f"{where} needs one of sql, function and pattern, and no other")
 
 
 def _source_of(where: str, module: str, directory: Path) -> Path:
@@ -230,14 +242,18 @@ def _source_of(where: str, module: str, directory: Path) -> Path:
 
 
 def _streams_read(
-    where: str, raw: _Query, text: SqlText | PythonFunction, streams: Mapping[str, StreamSpec]
+    where: str, raw: _Query, text: QueryText, streams: Mapping[str, StreamSpec]
 ) -> tuple[str, ...]:
     match text:
-        case SqlText(sql):
+        case SqlText(text=sql):
             read = tuple(name for name in streams if name.lower() in names_in(sql))
             _refuse_two_watermarks(where, sql, read, streams)
             if raw.streams is not None:
                 raise ApplicationError(f"{where}.streams is only for a function; remove it")
+        case Pattern():
+            read = text.streams
+            if raw.streams is not None:
+                raise ApplicationError(f"{where}.streams is only for a function; use pattern.from")
         case PythonFunction():
             read = tuple(raw.streams) if raw.streams is not None else tuple(streams)
     for name in read:
@@ -270,6 +286,8 @@ def _keys_at(place: list[str]) -> list[str]:
             model = _Stream
         case ["streams", _, "watermark"]:
             model = _Watermark
+        case ["queries", _, "pattern"]:
+            model = PatternSection
         case _:
             model = _Query
     return keys_of(model)

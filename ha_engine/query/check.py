@@ -21,6 +21,7 @@ from ha_engine.query.application import (
 )
 from ha_engine.query.determinism import uses_python
 from ha_engine.query.parent_watchdog import ProcessId
+from ha_engine.query.patterns.explain import drawn, in_words
 from ha_engine.query.plan import PlannedQuery, plan_query
 from ha_engine.query.source_reader import SourceOptions
 
@@ -67,6 +68,14 @@ class SourceReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PatternReport:
+    """A pattern in words, and its automaton with a line for each transition."""
+
+    words: tuple[str, ...]
+    automaton: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class QueryReport:
     """The report on one query.
 
@@ -80,6 +89,7 @@ class QueryReport:
     sinks: tuple[SinkReport, ...]
     notes: tuple[str, ...]
     error: str | None = None
+    patterns: tuple[PatternReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +181,8 @@ def _report(
     fields = () if schema is None else tuple((field.name, str(field.type)) for field in schema)
     sinks = tuple(_sink_report(sink) for sink in spec.sinks)
     mode = spec.output_mode.value
-    return QueryReport(spec.name, mode, spec.streams, fields, sinks, notes, error)
+    patterns = tuple(PatternReport(in_words(one), drawn(one)) for one in spec.patterns)
+    return QueryReport(spec.name, mode, spec.streams, fields, sinks, notes, error, patterns)
 
 
 def _sink_report(sink: SinkSpec) -> SinkReport:

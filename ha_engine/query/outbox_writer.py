@@ -22,6 +22,7 @@ from ha_engine.query.link import NodeLink
 from ha_engine.query.object_path import CheckpointPath
 from ha_engine.query.offsets import mark_of_batch
 from ha_engine.query.reports import UNCOMPARED, Reports
+from ha_engine.query.state_limit import StateLimit
 from ha_engine.query.state_partitions import FIXED, Partitions
 from ha_engine.system.disk import disk
 from ha_engine.v1 import local_pb2 as pb
@@ -57,8 +58,9 @@ class OutboxWriter:
     """The function that Spark calls for each batch.
 
     If there are ``buckets``, Spark's tasks write the rows to the sink, and the batch in the outbox
-    has none. ``partitions`` are those of the running query's state. ``error`` is the exception that
-    ended the last call. Spark gets a BatchFailed in its place.
+    has none. ``partitions`` are those of the running query's state, and ``limit`` is that of its
+    keys. ``error`` is the exception that ended the last call, in whose place Spark gets a
+    BatchFailed.
     """
 
     def __init__(
@@ -69,8 +71,9 @@ class OutboxWriter:
         reports: Reports,
         buckets: BucketWriter | None = None,
         partitions: Partitions = FIXED,
+        limit: StateLimit | None = None,
     ) -> None:
-        self._partitions = partitions
+        self._partitions, self._limit = partitions, limit or StateLimit(None)
         self._place, self._checkpoint, self._buckets = place, checkpoint, buckets
         self._link, self._reports = link, reports
         self.error: Exception | None = None
@@ -79,6 +82,7 @@ class OutboxWriter:
         try:
             number = mark_of_batch(self._checkpoint, batch_id)
             self._partitions.require(number)
+            self._limit.require()
             if self._buckets is None:
                 self.put(number, frame.toArrow())
             else:

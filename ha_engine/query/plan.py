@@ -32,6 +32,8 @@ from ha_engine.query.determinism import (
 )
 from ha_engine.query.failure import one_line
 from ha_engine.query.kafka_stream import IDENTITY, kafka_frame, without_duplicates
+from ha_engine.query.patterns.pattern import Pattern
+from ha_engine.query.patterns.plan import EVENT_ID, pattern_frame
 from ha_engine.query.source import FORMAT
 from ha_engine.query.source_reader import SourceOptions
 
@@ -73,13 +75,14 @@ def plan_query(
     Raises ApplicationError (bad SQL, unsupported mode, ...) or NonDeterministicQuery.
     """
     streams = {
-        name: _stream_frame(spark, application, application.streams[name], options, logs)
+        name: _stream_frame(spark, application, _stream_of(spec, application, name), options, logs)
         for name in spec.streams
     }
-    frame = _frame(spark, spec, streams)
+    frame, expressions = _frame(spark, application, spec, streams)
     _refuse_two_watermarks(spec.name, frame)
     if spec.deterministic:
-        refuse_non_deterministic(spec.name, frame)
+        for one in (frame, *expressions):
+            refuse_non_deterministic(spec.name, one)
     refuse_unsupported(spec.name, frame, spec.output_mode)
     gets_sources = any(application.streams[name].is_in_both for name in spec.streams)
     return PlannedQuery(spec, frame, _arrow_schema(spec.name, frame), gets_sources)
@@ -89,6 +92,14 @@ def sources_of(frame: DataFrame) -> int:
     """The number of sources that Spark counts in ``frame``, which may have a stream twice."""
     nodes = (str(node.getClass().getSimpleName()) for node in plan_nodes(analyzed(frame)))
     return sum(name == "StreamingRelationV2" for name in nodes)
+
+
+def _stream_of(spec: QuerySpec, application: StreamApplication, name: str) -> StreamSpec:
+    """The stream as the query reads it. A pattern needs the ids of events for their order."""
+    stream = application.streams[name]
+    if not any(name in one.streams for one in spec.patterns) or EVENT_ID in stream.system_columns:
+        return stream
+    return replace(stream, system_columns=(*stream.system_columns, EVENT_ID))
 
 
 def _stream_frame(
@@ -121,26 +132,65 @@ def _journal_frame(spark: SparkSession, stream: StreamSpec, options: Options) ->
     return frame.selectExpr(*names, f"_event_id AS {IDENTITY}")
 
 
-def _frame(spark: SparkSession, spec: QuerySpec, streams: dict[str, DataFrame]) -> DataFrame:
+def _frame(
+    spark: SparkSession,
+    application: StreamApplication,
+    spec: QuerySpec,
+    streams: dict[str, DataFrame],
+) -> tuple[DataFrame, tuple[DataFrame, ...]]:
+    """The frame of a query, and frames with expressions that its plan does not show."""
+    expressions: tuple[DataFrame, ...] = ()
     match spec.text:
-        case SqlText(sql):
-            frame = _sql_frame(spark, spec, sql, streams)
+        case SqlText() as sql:
+            frame, expressions = _sql_frame(spark, application, spec, sql, streams)
         case PythonFunction() as function:
             frame = _function_frame(spec.name, function, streams)
+        case Pattern() as pattern:
+            frame, expressions = _pattern_frame(spark, application, spec, pattern, streams)
     if not frame.isStreaming:
         raise ApplicationError(f"query {spec.name} reads no stream; it must select from one")
-    return frame
+    return frame, expressions
+
+
+def _pattern_frame(
+    spark: SparkSession,
+    application: StreamApplication,
+    spec: QuerySpec,
+    pattern: Pattern,
+    streams: dict[str, DataFrame],
+) -> tuple[DataFrame, tuple[DataFrame, ...]]:
+    if spec.deterministic:
+        for text in pattern.expressions:
+            refuse_moving_literals(spec.name, text)
+    watermarks = {name: application.streams[name].watermark for name in pattern.streams}
+    times = {name: one.column for name, one in watermarks.items() if one is not None}
+    try:
+        planned = pattern_frame(spark, pattern, streams, times)
+    except ApplicationError as error:
+        raise ApplicationError(f"query {spec.name}: {error}") from error
+    return planned.frame, planned.checked
 
 
 def _sql_frame(
-    spark: SparkSession, spec: QuerySpec, sql: str, streams: dict[str, DataFrame]
-) -> DataFrame:
+    spark: SparkSession,
+    application: StreamApplication,
+    spec: QuerySpec,
+    sql: SqlText,
+    streams: dict[str, DataFrame],
+) -> tuple[DataFrame, tuple[DataFrame, ...]]:
     if spec.deterministic:
-        refuse_moving_literals(spec.name, sql)
-    for name, frame in streams.items():
+        refuse_moving_literals(spec.name, sql.for_spark)
+    views = dict(streams)
+    expressions: list[DataFrame] = []
+    for name, pattern in sql.patterns.items():
+        views[name], checked = _pattern_frame(spark, application, spec, pattern, streams)
+        expressions += checked
+    for name, frame in views.items():
+        if name in streams and EVENT_ID not in application.streams[name].system_columns:
+            frame = frame.drop(EVENT_ID)  # which only the patterns need
         frame.createOrReplaceTempView(name)
     try:
-        return spark.sql(sql)
+        return spark.sql(sql.for_spark), tuple(expressions)
     except Exception as error:
         raise ApplicationError(f"query {spec.name}: {one_line(error)}") from error
 

@@ -39,6 +39,7 @@ from ha_engine.query.parent_watchdog import ProcessId
 from ha_engine.query.plan import PlannedQuery, plan_query, sources_of
 from ha_engine.query.reports import Reports
 from ha_engine.query.source_reader import SourceOptions
+from ha_engine.query.state_limit import StateLimit
 from ha_engine.query.state_partitions import (
     FIXED,
     SETTING,
@@ -170,10 +171,13 @@ class QueryRunner:
         buckets = (
             BucketWriter(self._link, command.query, command.epoch) if command.buckets else None
         )
-        writer = OutboxWriter(place, checkpoint, self._link, self._reports, buckets, partitions)
+        limit = StateLimit(planned.spec.keys_max)
+        writer = OutboxWriter(
+            place, checkpoint, self._link, self._reports, buckets, partitions, limit
+        )
         # Spark copies the session's settings when a query starts.
         self._spark.conf.set(SETTING, partitions.number or self._shuffle_partitions)
-        streaming = self._start_streaming(planned, writer, checkpoint)
+        limit.streaming = streaming = self._start_streaming(planned, writer, checkpoint)
         running = RunningQuery(command, planned, writer, checkpoint, streaming)
         with self._lock:
             self._running[command.query] = running

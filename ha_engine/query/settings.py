@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ha_engine.jvm import cluster_jar
+from ha_engine.jvm import engine_jar
 from ha_engine.query.session import ClusterSettings, SparkSettings
 
 SECRET_VARIABLE = "HA_ENGINE_EXECUTION_SECRET"  # noqa: S105 - the name, not the secret
@@ -85,14 +85,14 @@ class Settings:
 
 
 def _spark_settings(config: dict[str, Any]) -> SparkSettings:
-    """The settings of Spark. Raises ClusterJarMissing."""
+    """The settings of Spark. Raises JarMissing."""
     known = SparkSettings.__dataclass_fields__
     given = {key: value for key, value in config["query"].items() if key in known}
     return SparkSettings(
         **given,
         master=config["execution"]["master"],
         scratch=Path(config["scratch_dir"]),
-        jars=(cluster_jar(),) if config["needs_jar"] else (),
+        jars=(engine_jar(),) if config["needs_jar"] else (),
         cluster=_cluster_settings(config),
     )
 

@@ -21,6 +21,32 @@ def code_of(sql: str) -> str:
     return _NOT_CODE.sub(" ", sql).replace("`", " ").lower()
 
 
+def masked(sql: str) -> str:
+    """The SQL text with blanks in place of each character of comments and string literals."""
+    return _NOT_CODE.sub(lambda found: " " * len(found[0]), sql)
+
+
+def closing(code: str, at: int) -> int | None:
+    """The place of the parenthesis that closes the one before ``at``, in a masked text."""
+    depth = 1
+    for place in range(at, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[place], 0)
+        if depth == 0:
+            return place
+    return None
+
+
+def listed(sql: str) -> list[str]:
+    """The items of a list with commas, none of an empty text."""
+    items, code, begin, depth = list[str](), masked(sql), 0, 0
+    for place, character in enumerate(code):
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            items.append(sql[begin:place].strip())
+            begin = place + 1
+    return [*items, sql[begin:].strip()] if sql.strip() else []
+
+
 def without_comments(sql: str) -> str:
     """The SQL text with its literals, and with blanks in place of comments."""
     return _COMMENT.sub(lambda found: found[1] or " ", sql)

@@ -23,6 +23,7 @@ from ha_engine.query.runner import QueryRunner
 from ha_engine.query.session import SparkSettings, start_spark
 from ha_engine.query.skew import SkewWatch
 from tests.query.local_node import LocalNode
+from tests.query.patterns.drive import pattern_jars
 
 READ_PARALLELISM = 3
 """Not the number of Spark's threads: the rows of a batch must not depend on that."""
@@ -47,9 +48,13 @@ queries:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    scratch = tmp_path_factory.mktemp("spark") / "scratch"
+    home = tmp_path_factory.mktemp("spark")
     settings = SparkSettings(
-        master="local[2]", heap=1 << 30, scratch=scratch, spark=TIDIES_UP_OFTEN
+        master="local[2]",
+        heap=1 << 30,
+        scratch=home / "scratch",
+        spark=TIDIES_UP_OFTEN,
+        jars=pattern_jars(home),
     )
     session = start_spark(settings)
     yield session

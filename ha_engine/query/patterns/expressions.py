@@ -1,0 +1,261 @@
+"""Rewrite the expressions of a pattern so that Spark can evaluate them.
+
+An expression may name columns of the current event, columns of a step's last event such as
+``paid.amount``, and aggregates over the events of a step such as ``sum(paid.amount)``, or over all
+events of the match such as ``count(*)``. The values of earlier events are in *slots*, which are
+columns of the memory of a match. A slot has an expression for its value after another event. So all
+expressions are Spark SQL over the columns of the current event and the slots.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ha_engine.errors import ApplicationError
+from ha_engine.query.patterns.pattern import Pattern, Step
+from ha_engine.query.sql_words import closing, listed, masked
+
+OFFSET_MAX = 16
+TYPE = "<type>"
+_CALL = re.compile(
+    r"(?<![\w.`])(count|sum|min|max|avg|mean|first|last|collect_list|prev)\s*\(", re.IGNORECASE
+)
+_COLUMN = r"(?:`(?:[^`]|``)+`|[A-Za-z_]\w*)"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A value that a match keeps of its events.
+
+    ``update`` is the value after an event of ``step``, or after any event of the match if ``step``
+    is None. ``type_of`` is an expression over the columns of an event that has the slot's type, and
+    may be an aggregate. In ``update`` and ``initial``, TYPE stands for that type.
+    """
+
+    name: str
+    step: str | None
+    update: str
+    type_of: str
+    initial: str = f"CAST(NULL AS {TYPE})"
+
+    def updated(self, kind: str) -> str:
+        """The value after another event, in a slot of the SQL type ``kind``."""
+        return self.update.replace(TYPE, kind)
+
+
+@dataclass(slots=True)
+class Expressions:
+    """Rewrites the expressions of one pattern, and collects the slots that they need.
+
+    ``history`` are the slots of the events before the current one, matched or not.
+    """
+
+    pattern: Pattern
+    slots: dict[str, Slot] = field(default_factory=dict)
+    history: dict[str, Slot] = field(default_factory=dict)
+    _columns: dict[str, dict[str, None]] = field(default_factory=dict)
+
+    def condition(self, step: Step) -> str:
+        """The condition of ``step``, or ``true``. Raises ApplicationError."""
+        return "true" if step.condition is None else self._rewritten(step.condition, step.name)
+
+    def column(self, text: str) -> str:
+        """An expression of the output. Raises ApplicationError."""
+        return self._rewritten(text, None)
+
+    def finished(self) -> tuple[Slot, ...]:
+        """All slots, with those of the last events of steps."""
+        lasts = (_last_event(step, tuple(columns)) for step, columns in self._columns.items())
+        return (*lasts, *self.slots.values())
+
+    # -- one expression ----------------------------------------------------------------------------
+
+    def _rewritten(self, text: str, current: str | None) -> str:
+        """Replace the aggregates of ``text``. ``current`` is the step that the event is tried for,
+        whose columns are those of the event."""
+        written, at = "", 0
+        for call, arguments in _calls(text):
+            written += self._with_events(text[at : call.start()], current)
+            written += self._call(call[1].lower(), arguments, current)
+            at = call.end() + len(arguments) + 1
+        return written + self._with_events(text[at:], current)
+
+    def _with_events(self, text: str, current: str | None) -> str:
+        """Note the columns of steps in ``text``, and remove the name of the current step."""
+        found = list(_references(text, self._names()))
+        for reference in reversed(found):
+            step, column = reference["step"], reference["column"]
+            if step == current:
+                text = text[: reference.start()] + column + text[reference.end() :]
+            else:
+                self._columns.setdefault(step, {})[column.strip("`")] = None
+        return text
+
+    def _call(self, function: str, arguments: str, current: str | None) -> str:
+        """The slot that has the value of an aggregate."""
+        if _CALL.search(masked(arguments)):
+            raise ApplicationError(
+                f"{function}({arguments}) has an aggregate within an aggregate; write them apart"
+            )
+        value, offset = _split(function, arguments)
+        if function == "prev":
+            return self._previous(_without(value, self._names()), 1 if offset is None else offset)
+        step, value = self._step_of(function, value)
+        match function:
+            case "count":
+                return self._count(step, value)
+            case "sum":
+                return self._sum(step, value)
+            case "avg" | "mean":
+                double = f"CAST({value} AS DOUBLE)"
+                return f"({self._sum(step, double)} / nullif({self._count(step, value)}, 0))"
+            case "min" | "max":
+                name = _name(function, step, value)
+                one = "least" if function == "min" else "greatest"
+                return self._slot(Slot(name, step, f"{one}(`{_quoted(name)}`, {value})", value))
+            case "collect_list":
+                return self._list(step, value)
+            case "first":
+                return self._first(step, value, offset or 0)
+            case _:
+                return self._last(step, value, offset or 0)
+
+    def _names(self) -> list[str]:
+        return [step.name for step in self.pattern.steps]
+
+    def _step_of(self, function: str, value: str) -> tuple[str | None, str]:
+        """The step whose events an aggregate counts, and its value for one event."""
+        names = self._names()
+        if value.strip() in names:
+            return value.strip(), "*"
+        steps = {reference["step"] for reference in _references(value, names)}
+        if len(steps) > 1:
+            raise ApplicationError(
+                f"{function}({value}) is over the events of {' and '.join(sorted(steps))}; an "
+                "aggregate is over the events of one step, or of all"
+            )
+        if not steps and value.strip() != "*" and len(self.pattern.streams) > 1:
+            raise ApplicationError(
+                f"{function}({value}) does not say which step's events it is over; write it such "
+                f"as {function}({names[0]}.column)"
+            )
+        return next(iter(steps), None), _without(value, names)
+
+    # -- slots -------------------------------------------------------------------------------------
+
+    def _slot(self, slot: Slot) -> str:
+        self.slots.setdefault(slot.name, slot)
+        return f"`{_quoted(slot.name)}`"
+
+    def _count(self, step: str | None, value: str) -> str:
+        name = _name("count", step, value)
+        one = "1L" if value.strip() == "*" else f"if(({value}) IS NULL, 0L, 1L)"
+        return self._slot(Slot(name, step, f"`{_quoted(name)}` + {one}", "0L", "0L"))
+
+    def _sum(self, step: str | None, value: str) -> str:
+        name = _name("sum", step, value)
+        own = f"`{_quoted(name)}`"
+        update = (
+            f"CASE WHEN ({value}) IS NULL THEN {own} WHEN {own} IS NULL THEN "
+            f"CAST(({value}) AS {TYPE}) ELSE CAST({own} + ({value}) AS {TYPE}) END"
+        )
+        return self._slot(Slot(name, step, update, f"sum({value})"))
+
+    def _list(self, step: str | None, value: str) -> str:
+        name = _name("collect_list", step, value)
+        own = f"`{_quoted(name)}`"
+        update = f"if(({value}) IS NULL, {own}, concat({own}, array({value})))"
+        return self._slot(Slot(name, step, update, f"array({value})", f"CAST(array() AS {TYPE})"))
+
+    def _first(self, step: str | None, value: str, offset: int) -> str:
+        count = self._count(step, "*")
+        name = _name("first", step, value, offset)
+        update = f"if({count} = {offset}, {value}, `{_quoted(name)}`)"
+        return self._slot(Slot(name, step, update, value))
+
+    def _last(self, step: str | None, value: str, offset: int) -> str:
+        name = _name("last", step, value, offset)
+        update = value if offset == 0 else self._last(step, value, offset - 1)
+        return self._slot(Slot(name, step, update, value))
+
+    def _previous(self, value: str, offset: int) -> str:
+        if len(self.pattern.streams) > 1:
+            raise ApplicationError(
+                f"prev({value}) needs a pattern over one stream; use last(STEP.column)"
+            )
+        name = _name("prev", None, value, offset)
+        update = value if offset == 1 else self._previous(value, offset - 1)
+        self.history.setdefault(name, Slot(name, None, update, value))
+        return f"`{_quoted(name)}`"
+
+
+def _last_event(step: str, columns: tuple[str, ...]) -> Slot:
+    """The slot with some columns of the last event of ``step``, as a struct."""
+    fields = ", ".join(f"'{one}', `{_quoted(one)}`".replace("\\", "\\\\") for one in columns)
+    update = f"named_struct({fields})"
+    return Slot(step, step, update, update)
+
+
+def _name(function: str, step: str | None, value: str, offset: int | None = None) -> str:
+    over = value if step is None else (step if value.strip() == "*" else f"{step}: {value}")
+    return f"{function}({over}{'' if offset is None else f', {offset}'})"
+
+
+def _quoted(name: str) -> str:
+    return name.replace("`", "``")
+
+
+# -- the text of an expression ---------------------------------------------------------------------
+
+
+def _calls(text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """The outermost aggregates of ``text``, each with the text of its arguments."""
+    code, at = masked(text), 0
+    while call := _CALL.search(code, at):
+        end = closing(code, call.end())
+        if end is None:
+            raise ApplicationError(f"a parenthesis of {text!r} is not closed")
+        yield call, text[call.end() : end]
+        at = end + 1
+
+
+def _split(function: str, arguments: str) -> tuple[str, int | None]:
+    """The value and the offset in the arguments of an aggregate."""
+    match listed(arguments):
+        case [value]:
+            return value, None
+        case [value, offset] if function in ("first", "last", "prev"):
+            return value, _offset(function, offset)
+        case []:
+            raise ApplicationError(f"{function}() needs a step or an expression")
+        case _:
+            raise ApplicationError(f"{function}({arguments}) has too many arguments")
+
+
+def _offset(function: str, text: str) -> int:
+    least = 1 if function == "prev" else 0
+    if not text.isdecimal() or not least <= int(text) <= OFFSET_MAX:
+        raise ApplicationError(
+            f"{function}: {text!r} is not a number of events from {least} to {OFFSET_MAX}"
+        )
+    return int(text)
+
+
+def _references(text: str, names: list[str]) -> Iterator[re.Match[str]]:
+    """The places of ``text`` that name a column of a step."""
+    steps = "|".join(map(re.escape, names))
+    reference = re.compile(rf"(?<![\w.`])(?P<step>{steps})\s*\.\s*(?P<column>{_COLUMN})")
+    code = masked(text)
+    for found in reference.finditer(code):
+        whole = reference.match(text, found.start())
+        assert whole is not None
+        yield whole
+
+
+def _without(value: str, names: list[str]) -> str:
+    """``value`` with columns of the current event in place of those of steps."""
+    for reference in reversed(list(_references(value, names))):
+        value = value[: reference.start()] + reference["column"] + value[reference.end() :]
+    return value

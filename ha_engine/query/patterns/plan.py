@@ -1,0 +1,203 @@
+"""Turn a pattern into a Spark data frame, with the classes of ``haengine.patterns`` in the JVM.
+
+Spark analyzes the expressions of a pattern over the columns of a stream and the slots. The classes
+in the JVM evaluate them on the events of each key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ha_engine.errors import ApplicationError
+from ha_engine.query.failure import one_line
+from ha_engine.query.patterns.automaton import State, states_of
+from ha_engine.query.patterns.expressions import TYPE, Expressions, Slot
+from ha_engine.query.patterns.pattern import Pattern, Step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVENT_ID = "_event_id"
+_MICROSECONDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PatternFrame:
+    """The output of a pattern, and ``checked``, frames with all expressions of the pattern."""
+
+    frame: DataFrame
+    checked: tuple[DataFrame, ...]
+
+
+def pattern_frame(
+    spark: SparkSession,
+    pattern: Pattern,
+    streams: Mapping[str, DataFrame],
+    times: Mapping[str, str],
+) -> PatternFrame:
+    """Plan ``pattern`` over the frames of its streams, which have the column ``_event_id``.
+
+    ``times`` has the column of the event time of each stream. Raises ApplicationError.
+    """
+    return Planner(spark, pattern, streams, times).planned()
+
+
+class Planner:
+    """Plans one pattern. ``conditions``, ``columns``, ``slots`` and ``history`` are those of the
+    pattern, as Spark SQL."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pattern: Pattern,
+        streams: Mapping[str, DataFrame],
+        times: Mapping[str, str],
+    ) -> None:
+        self._spark, self._pattern, self._times = spark, pattern, times
+        self._streams = {name: streams[name] for name in pattern.streams}
+        self._checked: list[DataFrame] = []
+        expressions = Expressions(pattern)
+        self.conditions = {
+            step: _named(step.name, expressions.condition, step) for step in pattern.steps
+        }
+        self.columns = {
+            name: _named(name, expressions.column, text) for name, text in pattern.columns.items()
+        }
+        self.slots, self.history = expressions.finished(), tuple(expressions.history.values())
+
+    def planned(self) -> PatternFrame:
+        return PatternFrame(self._output(self.plan()), tuple(self._checked))
+
+    def plan(self) -> Any:
+        """The ``PatternPlan`` of the JVM. Raises ApplicationError."""
+        slots, history = self.slots, self.history
+        types = {slot.name: self._type(slot) for slot in (*slots, *history)}
+        helpers = {
+            name: frame.selectExpr("*", *(_null(slot, types) for slot in (*slots, *history)))
+            for name, frame in self._streams.items()
+        }
+        plan = self._spark._jvm.haengine.patterns.PatternPlan(
+            json.dumps(self._program()), self._initial(slots, types), self._initial(history, types)
+        )
+        for name, helper in helpers.items():
+            plan.stream(self._streams[name]._jdf, helper._jdf)
+        for step, condition in self.conditions.items():
+            helper = helpers[step.stream]
+            updates = [_update(slot, step, types) for slot in slots]
+            plan.step(
+                self._condition(step, helper, condition)._jdf,
+                self._selected(step.name, helper, updates)._jdf,
+            )
+        for name, helper in helpers.items():
+            updates = [slot.updated(types[slot.name]) for slot in history]
+            plan.history(self._selected(name, helper, updates)._jdf)
+        return plan
+
+    def _program(self) -> dict[str, Any]:
+        """What the JVM must know besides the expressions."""
+        pattern = self._pattern
+        steps = pattern.steps
+        numbers = {step: number for number, step in enumerate(steps)}
+        streams = list(pattern.streams)
+        return {
+            "streams": [
+                {"time": self._times[name], "by": list(pattern.by[name])} for name in streams
+            ],
+            "steps": [{"name": s.name, "stream": streams.index(s.stream)} for s in steps],
+            "states": [_state(state, numbers) for state in states_of(pattern.part)],
+            "within": _micros(pattern.within),
+            "afterMatch": pattern.after_match.name,
+            "afterStep": next(
+                (n for n, step in enumerate(steps) if step.name == pattern.after_step), -1
+            ),
+            "keyBytesMax": pattern.key_bytes_max,
+        }
+
+    def _type(self, slot: Slot) -> str:
+        """The SQL type of a slot."""
+        stream = next(
+            (s.stream for s in self._pattern.steps if s.name == slot.step), self._pattern.streams[0]
+        )
+        frame = self._selected(slot.name, self._streams[stream], [slot.type_of], checked=False)
+        return str(frame.schema[0].dataType.simpleString())
+
+    def _initial(self, slots: tuple[Slot, ...], types: Mapping[str, str]) -> Any:
+        """A frame with the values of slots before any event."""
+        texts = [
+            f"{slot.initial.replace(TYPE, types[slot.name])} AS {_quoted(slot.name)}"
+            for slot in slots
+        ]
+        return self._spark.range(1).selectExpr(*texts)._jdf
+
+    def _condition(self, step: Step, helper: DataFrame, condition: str) -> DataFrame:
+        frame = self._selected(step.name, helper, [condition])
+        kind = frame.schema[0].dataType.simpleString()
+        if kind != "boolean":
+            raise ApplicationError(f"{step.name}: {step.condition!r} is no condition, but a {kind}")
+        return frame
+
+    def _selected(
+        self, where: str, frame: DataFrame, texts: list[str], *, checked: bool = True
+    ) -> DataFrame:
+        try:
+            selected = frame.selectExpr(*texts)
+        except Exception as error:
+            raise ApplicationError(f"{where}: {one_line(error)}") from error
+        if checked:
+            self._checked.append(selected)
+        return selected
+
+    def _output(self, plan: Any) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        matches = DataFrame(plan.planned(), self._spark)
+        texts = [f"{text} AS `{name}`" for name, text in self.columns.items()]
+        for name, text in self.columns.items():
+            self._selected(name, matches, [text])
+        return matches.selectExpr(*texts)
+
+
+def _named(name: str, rewrite: Any, argument: Any) -> str:
+    try:
+        return str(rewrite(argument))
+    except ApplicationError as error:
+        raise ApplicationError(f"{name}: {error}") from None
+
+
+def _state(state: State, numbers: Mapping[Step, int]) -> dict[str, Any]:
+    return {
+        "takes": [
+            {
+                "step": numbers[take.step],
+                "target": take.target,
+                "adjacent": take.adjacent,
+                "absent": [numbers[step] for step in take.absent],
+            }
+            for take in state.takes
+        ],
+        "ends": state.end is not None,
+        "endAbsent": [numbers[step] for step in state.end.absent] if state.end else [],
+        "endAfter": _micros(state.end.seconds) if state.end and state.end.seconds else None,
+    }
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * _MICROSECONDS)
+
+
+def _null(slot: Slot, types: Mapping[str, str]) -> str:
+    return f"CAST(NULL AS {types[slot.name]}) AS {_quoted(slot.name)}"
+
+
+def _update(slot: Slot, step: Step, types: Mapping[str, str]) -> str:
+    """The value of ``slot`` after an event of ``step``."""
+    if slot.step not in (None, step.name):
+        return _quoted(slot.name)
+    return slot.updated(types[slot.name])
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,207 @@
+"""Random patterns over random events of many keys."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ha_engine.query.patterns.pattern import (
+    Absent,
+    AfterMatch,
+    Choice,
+    One,
+    Part,
+    Pattern,
+    Repeat,
+    Sequence,
+    Step,
+    can_be_empty,
+)
+from tests.query.patterns.oracle import Condition, Event, Taken
+
+KINDS = "abc"
+KEYS, EVENTS_MAX = 40, 16
+
+
+# -- random conditions, in Python and in SQL -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A part of a condition."""
+
+    sql: str
+    holds: Condition
+
+
+def of(taken: Taken, step: str) -> list[Event]:
+    return [event for name, event in taken if name == step]
+
+
+def kind_is(kind: str) -> Clause:
+    return Clause(f"kind = '{kind}'", lambda event, taken, before: event.kind == kind)
+
+
+def value_above(least: int) -> Clause:
+    return Clause(f"value > {least}", lambda event, taken, before: event.value > least)
+
+
+def above_step(step: str) -> Clause:
+    def holds(event: Event, taken: Taken, before: Any) -> bool:
+        earlier = of(taken, step)
+        return bool(earlier) and event.value >= earlier[-1].value
+
+    return Clause(f"value >= {step}.value", holds)
+
+
+def count_below(step: str, most: int) -> Clause:
+    return Clause(
+        f"count({step}) <= {most}", lambda event, taken, before: len(of(taken, step)) <= most
+    )
+
+
+def sum_above(step: str, least: int) -> Clause:
+    def holds(event: Event, taken: Taken, before: Any) -> bool:
+        earlier = of(taken, step)
+        return bool(earlier) and sum(one.value for one in earlier) > least
+
+    return Clause(f"sum({step}.value) > {least}", holds)
+
+
+def above_first(step: str) -> Clause:
+    def holds(event: Event, taken: Taken, before: Any) -> bool:
+        earlier = of(taken, step)
+        return bool(earlier) and event.value >= earlier[0].value
+
+    return Clause(f"first({step}.value) <= value", holds)
+
+
+def above_previous(within: int) -> Clause:
+    def holds(event: Event, taken: Taken, before: Any) -> bool:
+        return (
+            bool(before)
+            and event.time - before[-1].time <= within
+            and event.value > before[-1].value
+        )
+
+    return Clause("value > prev(value)", holds)
+
+
+# -- random patterns -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pattern, and the conditions of its steps in Python."""
+
+    pattern: Pattern
+    conditions: dict[str, Condition]
+
+    @property
+    def taking(self) -> list[str]:
+        """The names of the steps that take events."""
+        return list(dict.fromkeys(step.name for step in _taking(self.pattern.part)))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    within = draw(st.integers(2, 12))
+    conditions: dict[str, Condition] = {}
+
+    def step() -> Step:
+        name = f"s{len(conditions)}"
+        kinds = [kind_is(kind) for kind in KINDS]
+        clauses = draw(st.lists(st.sampled_from([*kinds, value_above(0)]), min_size=1, max_size=1))
+        others = [
+            *(value_above(least) for least in range(2)),
+            *(above_step(other) for other in [*conditions, name]),
+            *(count_below(other, most) for other in [*conditions, name] for most in (1, 2)),
+            *(sum_above(other, least) for other in [*conditions, name] for least in (1, 3)),
+            *(above_first(other) for other in [*conditions, name]),
+            above_previous(within),
+        ]
+        clauses += draw(st.lists(st.sampled_from(others), max_size=1))
+        drawn = tuple(clauses)
+        conditions[name] = lambda event, taken, before: all(
+            one.holds(event, taken, before) for one in drawn
+        )
+        return Step(name, "events", " AND ".join(one.sql for one in drawn))
+
+    def one() -> Part:
+        return One(step(), adjacent=draw(st.sampled_from([False, False, True])))
+
+    def part(depth: int) -> Part:
+        kind = draw(st.sampled_from(["one", "one", "repeat", "choice", "sequence"][: 3 + depth]))
+        if kind == "one":
+            return one()
+        if kind == "choice":
+            return Choice(tuple(part(depth - 1) for _ in range(2)))
+        if kind == "sequence":
+            return Sequence(tuple(part(depth - 1) for _ in range(2)))
+        inner = part(depth - 1) if depth else one()
+        least = draw(st.integers(0, 2))
+        most = draw(st.sampled_from([None, max(least, 1), least + 1]))
+        if can_be_empty(inner):
+            return inner
+        return Repeat(inner, least, most, draw(st.booleans()))
+
+    parts: list[Part] = [one()]
+    for _ in range(draw(st.integers(0, 3))):
+        following = part(2)
+        if draw(st.integers(0, 4)) == 0:
+            parts.append(Absent(step()))
+        parts.append(following)
+    if draw(st.integers(0, 3)) == 0:
+        seconds = draw(st.sampled_from([None, 1.0, 3.0]))
+        parts.append(Absent(step(), seconds))
+    whole = Sequence(tuple(parts))
+    taking = list(dict.fromkeys(step.name for step in _taking(whole)))
+    after = draw(st.sampled_from(AfterMatch))
+    names = after in (AfterMatch.TO_FIRST, AfterMatch.TO_LAST)
+    columns = {
+        "numbers": "collect_list(number)",
+        **{name: f"count({name})" for name in taking},
+        **{f"last_{name}": f"last({name}.number, 1)" for name in taking[:2]},
+        **{f"total_{name}": f"sum({name}.value)" for name in taking[-2:]},
+    }
+    pattern = Pattern(
+        ("events",),
+        MappingProxyType({"events": ("key",)}),
+        whole,
+        within,
+        MappingProxyType(columns),
+        after,
+        draw(st.sampled_from(taking)) if names else None,
+    )
+    return Case(pattern, conditions)
+
+
+def _taking(part: Part) -> Iterator[Step]:
+    match part:
+        case Absent():
+            return
+        case One(step):
+            yield step
+        case Repeat(inner):
+            yield from _taking(inner)
+        case Sequence(parts) | Choice(parts):
+            for one in parts:
+                yield from _taking(one)
+
+
+def streams(chance: random.Random) -> list[list[Event]]:
+    """The events of each key."""
+    return [_events(chance, chance.randint(3, EVENTS_MAX)) for _ in range(KEYS)]
+
+
+def _events(chance: random.Random, count: int) -> list[Event]:
+    time, found = 0, []
+    for number in range(count):
+        time += chance.choice((0, 1, 1, 1, 2, 3))
+        found.append(Event(time, number, chance.choice(KINDS), chance.randint(0, 3)))
+    return found

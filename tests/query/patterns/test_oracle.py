@@ -1,0 +1,81 @@
+"""Random patterns over random events find what the oracle finds, however batches are cut."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.programs import needs
+from tests.query.patterns.drive import interpreted, matches
+from tests.query.patterns.oracle import Event, Match, Oracle
+from tests.query.patterns.random_cases import Case, cases, of, streams
+
+pytestmark = [needs("javac"), pytest.mark.spark]
+
+CUTS = st.lists(st.integers(0, 25), max_size=6, unique=True).map(sorted)
+
+
+def expected(case: Case, keys: dict[int, list[Event]]) -> list[list[Any]]:
+    """The matches of all keys as the oracle finds them."""
+    oracle = Oracle(case.pattern, case.conditions)
+    return [
+        [key, float(match.taken[0][1].time), float(match.end), *columns_of(case, match)]
+        for key, events in keys.items()
+        for match in oracle.matches(events)
+    ]
+
+
+def columns_of(case: Case, match: Match) -> list[Any]:
+    taken, taking = match.taken, case.taking
+    lasts = [of(taken, name) for name in taking[:2]]
+    return [
+        [event.number for _, event in taken],
+        *(len(of(taken, name)) for name in taking),
+        *(events[-2].number if len(events) > 1 else None for events in lasts),
+        *(sum(e.value for e in of(taken, n)) if of(taken, n) else None for n in taking[-2:]),
+    ]
+
+
+def of_key(key: int, found: list[list[Any]]) -> list[list[Any]]:
+    return sorted((one for one in found if one[0] == key), key=repr)
+
+
+def require_equal(spark: Any, case: Case, seed: int, cuts: list[int]) -> int:
+    """Require that engine and oracle find the same, and return how many matches there are."""
+    keys = dict(enumerate(streams(random.Random(seed))))
+    wanted, got = expected(case, keys), matches(spark, case.pattern, keys, cuts)
+    differing = [
+        (events, of_key(key, wanted), of_key(key, got))
+        for key, events in keys.items()
+        if of_key(key, wanted) != of_key(key, got)
+    ]
+    assert differing == [], case.pattern
+    return len(wanted)
+
+
+def compare_many(spark: Any, count: int) -> None:
+    """Compare ``count`` random patterns, of which most must have matches."""
+    found: list[int] = []
+
+    @settings(max_examples=count, phases=[Phase.generate])
+    @given(case=cases(), seed=st.integers(0, 1 << 32), cuts=CUTS)
+    def compare(case: Case, seed: int, cuts: list[int]) -> None:
+        found.append(require_equal(spark, case, seed, cuts))
+
+    with interpreted(spark):
+        compare()
+    matching = sum(one > 0 for one in found)
+    assert matching > len(found) / 2
+
+
+def test_random_patterns_find_what_the_oracle_finds(spark: Any) -> None:
+    compare_many(spark, 60)
+
+
+@pytest.mark.nightly("test_random_patterns_find_what_the_oracle_finds tries sixty patterns")
+def test_ten_thousand_random_patterns_find_what_the_oracle_finds(spark: Any) -> None:
+    compare_many(spark, 10_000)

@@ -42,14 +42,18 @@ def found(error: ValidationError) -> list[ErrorDetails]:
     return error.errors(include_url=False, include_context=False)
 
 
-def sentence(found: list[ErrorDetails], keys_at: Callable[[list[str]], list[str]]) -> str:
-    """Describe the first error that pydantic found, in terms of the application file.
+def most_telling(found: list[ErrorDetails]) -> ErrorDetails:
+    """The first error about an unknown key, or else the first error.
 
-    An unknown key comes before all other errors.
+    Pydantic reports a misspelt key both as unknown and as missing; the user must see the
+    misspelling.
     """
-    # Pydantic reports a misspelt key both as unknown and as missing; the user must see the
-    # misspelling.
-    first = min(found, key=lambda one: one["type"] != "extra_forbidden")
+    return min(found, key=lambda one: one["type"] != "extra_forbidden")
+
+
+def sentence(found: list[ErrorDetails], keys_at: Callable[[list[str]], list[str]]) -> str:
+    """Describe the most telling error that pydantic found, in terms of the application file."""
+    first = most_telling(found)
     place = [str(part) for part in first["loc"]]
     where = ".".join(place) or "the file"
     match first["type"]:

@@ -21,6 +21,7 @@ An event passes through the packages in this order:
 ``web``         has the parts that every HTTP server needs.
 ``client``      is the library for producers.
 ``cli``         is the command line.
+``app_test``    runs an application on events of a file, and compares its output.
 ``doctor``      checks the host, the database and the peers of a node.
 ``demo``        is the demo of the command line.
 ``config``      reads the settings.

@@ -47,6 +47,12 @@ class NonDeterministicQuery(ApplicationError):
     """A query may compute different results on two nodes (RULES.md#i6)."""
 
 
+class BadTestFile(EngineError):
+    """A test file of an application is wrong, or does not fit the application."""
+
+    exit_code = 2
+
+
 class JavaMissing(EngineError):
     """Java is missing, or Spark cannot run on the installed version of Java."""
 

@@ -20,7 +20,7 @@ from ha_engine.jvm.build import build as build_jar
 from tests.packaged import ROOT, build, install, only, run
 from tests.programs import found, needs
 
-SAMPLES = ROOT / "conf" / "applications"
+SAMPLES = "conf/applications"
 
 
 def tracked(*below: str) -> set[str]:
@@ -61,7 +61,7 @@ def test_wheel_has_exactly_the_package_and_the_samples(wheel: Path) -> None:
         names = set(archive.namelist())
     about = f"ha_engine-{__version__}.dist-info"
     meta = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
-    samples = {f"ha_engine/samples/{sample.name}" for sample in SAMPLES.iterdir() if sample.suffix}
+    samples = {name.replace("conf/applications", "ha_engine/samples") for name in tracked(SAMPLES)}
     wanted = tracked("ha_engine") | built_jar() | samples
     assert names == wanted | {f"{about}/{name}" for name in meta}
     assert {"ha_engine/py.typed", "ha_engine/query/log4j2.properties"} < names

@@ -8,6 +8,7 @@
 ``failover``                       has the command ``failover --force``.
 ``lease``                          has the commands ``pause``, ``resume`` and ``history``.
 ``app``, ``config``, ``db``        have one group of commands each.
+``app_test``                       has the command ``app test``.
 ``journal``, ``snapshot``          have one group of commands each.
 ``cluster``                        has the command ``cluster check``.
 ``source``                         has the command ``source peek``.

@@ -1,4 +1,4 @@
-"""``ha-engine app``: check a stream application before it runs."""
+"""``ha-engine app``: check and test a stream application before it runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ha_engine.cli.app_test import run_tests
 from ha_engine.cli.formats import FormatOption, JsonOption, show
 
 if TYPE_CHECKING:
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from ha_engine.query.check import ApplicationReport, QueryReport
 
 app = typer.Typer(no_args_is_help=True)
+app.command("test")(run_tests)
 
 BAD_EXIT_CODE = 2
 
 
 @app.callback()
 def _noun() -> None:
-    """Check a stream application.
+    """Check and test a stream application.
 
     Example: ha-engine app check flights.yaml
     """

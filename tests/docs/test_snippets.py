@@ -6,12 +6,15 @@ import ast
 import inspect
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from ha_engine.app_test.events import decode_batches
+from ha_engine.app_test.file import read_cases
 from ha_engine.client import AsyncProducer, Producer
 from ha_engine.config import Config
 from ha_engine.config.load import load_config, load_tree
@@ -37,6 +40,7 @@ EVERY_PAGE = [pytest.param(page, id=shown(page)) for page in pages()]
 RECEIVERS = ROOT / "docs" / "RECEIVERS.md"
 KUBERNETES = ROOT / "docs" / "KUBERNETES.md"
 VALUES = ROOT / "conf" / "helm" / "ha-engine" / "values.yaml"
+SAMPLES = ROOT / "conf" / "applications"
 QUICKSTART = ROOT / "docs" / "QUICKSTART.md"
 
 
@@ -49,7 +53,7 @@ def test_applications_in_the_documents_load(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", EVERY_PAGE)
 def test_configs_in_the_documents_load(page: Path, tmp_path: Path) -> None:
     for text, tree in yaml_blocks(page):
-        if is_of_an_application(tree) or set(tree) <= OF_PROMETHEUS:
+        if is_of_an_application(tree) or set(tree) <= OF_PROMETHEUS or "tests" in tree:
             continue
         if page == KUBERNETES:
             _require_known(tree, yaml.safe_load(VALUES.read_text()))
@@ -62,6 +66,17 @@ def test_configs_in_the_documents_load(page: Path, tmp_path: Path) -> None:
         assert set(tree) <= set(Config.model_fields), f"nobody tries this out: {text}"
         # The secrets that the snippet refers to do not exist here.
         load_config(path, {"HA_ENGINE_DATABASE_URL": "postgresql://db/flights"})
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_tests_in_the_documents_fit_the_samples(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(SAMPLES, tmp_path, dirs_exist_ok=True)
+    for block in blocks(page, "yaml"):
+        if "tests" in yaml.safe_load(block.text):
+            path = tmp_path / block.title
+            path.write_text(block.text)
+            file = read_cases(path)
+            assert all(decode_batches(case, file.application) for case in file.cases)
 
 
 def _require_known(given: dict[str, Any], values: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from ha_engine.app_test.comparison import Difference, Near, Row, compare, plain
 from ha_engine.app_test.events import DecodedBatch, decode_batches
 from ha_engine.app_test.file import read_cases
 from ha_engine.app_test.run import run_case
-from ha_engine.jvm import cluster_jar
+from ha_engine.jvm import engine_jar
 from ha_engine.query.application import StreamApplication
 from ha_engine.query.check import BRIEF_JAVA
 from ha_engine.query.session import SparkSettings, check_java, start_spark
@@ -108,7 +108,7 @@ def _spark(application: StreamApplication, say: Say) -> Iterator[SparkSession]:
             spark={"spark.sql.streaming.numRecentProgressUpdates": str(_PROGRESS_KEPT)},
             scratch=Path(scratch) / "spark",
             java_options=BRIEF_JAVA,
-            jars=(cluster_jar(),) if has_patterns else (),
+            jars=(engine_jar(),) if has_patterns else (),
         )
         say("starting Spark")
         began = time.monotonic()

@@ -25,6 +25,8 @@
 ``offsets`` finds the mark of a Spark batch, and whether all sources of the batch agree on it.
 ``outbox_writer`` writes a batch to the outbox and asks the node process to admit it.
 ``bucket_writer`` lets Spark's tasks write a batch to the query's sink.
+``patterns`` finds sequences of events.
+``state_limit`` bounds the keys of the patterns in Spark's state.
 ``plan`` turns the application's queries into Spark data frames.
 ``determinism`` refuses queries whose result would differ between nodes.
 ``check`` makes the report of ``app check`` about an application.

@@ -228,7 +228,7 @@ def test_digest_covers_the_files_that_a_format_names(tmp_path: Path, form: str) 
         ("carrier: string not null", "_event_id: string", "engine's own column"),
         ("  weather:", "  Departures:", "only in case"),
         ("name: flights", "name: flights\nquery: {}", "did you mean 'queries'?"),
-        ("    sinks:", "    function: a:b\n    sinks:", "not both"),
+        ("    sinks:", "    function: a:b\n    sinks:", "and no other"),
         ("    sinks:", "    output_mode: complete\n    sinks:", "use mode: upsert"),
         ("name: flights", "name: [", "is not YAML"),
         ("name: flights", "name: flights\nname: other", "key 'name' is written twice, in line"),

@@ -34,7 +34,8 @@ An event passes through the packages in this order:
 ``system``      wraps calls of the operating system.
 
 The modules directly in ``ha_engine`` serve every package: ``types``, ``errors``, ``auth``,
-``logs``, ``redaction`` and ``imports``. The package ``v1`` is generated from ``proto``.
+``aggregation``, ``logs``, ``redaction`` and ``imports``. The package ``v1`` is generated from
+``proto``.
 """
 
 __version__ = "0.1.0"

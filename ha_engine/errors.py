@@ -183,6 +183,14 @@ class LeaseNotChanged(EngineError):
     """A change of the lease row that an operator requested failed, and left the row unchanged."""
 
 
+class AggregationNotReady(EngineError):
+    """The tables of an aggregation cannot answer a question now, or not in time."""
+
+
+class NotAValue(EngineError):
+    """A request compares a key of an aggregation with a value that the key's type does not have."""
+
+
 # -- snapshots -------------------------------------------------------------------------------------
 
 

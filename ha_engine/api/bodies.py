@@ -6,7 +6,7 @@ that is a text is in ISO 8601. The name of a field with a duration or a size con
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 from typing_extensions import TypedDict
@@ -180,3 +180,20 @@ class SnapshotAsked(TypedDict):
 
     at_least: int
     """Lowest sequence that the snapshot will include."""
+
+
+# -- aggregations ----------------------------------------------------------------------------------
+
+
+@described
+class AggregationRows(TypedDict):
+    """Rows of an aggregation, ordered by the start of their period and by their keys."""
+
+    aggregation: str
+    per: str
+    time_zone: str
+    """The zone in which periods begin, and whose offset ``start`` has."""
+    more: bool
+    """Whether there are more rows than ``limit``."""
+    rows: list[dict[str, Any]]
+    """Each with ``start``, the keys and the values."""

@@ -19,10 +19,16 @@ from ha_engine.plugins import keeps_ledger, sink_kind
 from ha_engine.postgres.engine import translated
 from ha_engine.postgres.ledger import TABLE as LEDGER
 from ha_engine.postgres.sink_table import Target
-from ha_engine.query.application import PluginSinkSpec, PostgresSinkSpec, SinkSpec
+from ha_engine.query.application import (
+    AggregationSinkSpec,
+    PluginSinkSpec,
+    PostgresSinkSpec,
+    SinkSpec,
+)
 
 _LEDGER_RIGHTS = ("SELECT", "INSERT", "UPDATE")
 _TABLE_RIGHTS = {"insert": ("INSERT",), "upsert": ("SELECT", "INSERT", "UPDATE")}
+_AGGREGATION_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
 def writable(config: Config) -> Finding:
@@ -61,7 +67,7 @@ def _problems(config: Config, sink: SinkSpec, base: Path) -> list[str]:
 
 def _url(config: Config, sink: SinkSpec, base: Path) -> str:
     """The URL of the database of a sink or its ledger. Raises DatabaseUnreachable."""
-    if not isinstance(sink, PostgresSinkSpec) or sink.url is None:
+    if isinstance(sink, PluginSinkSpec) or sink.url is None:
         return database_url(config)
     url = dereferenced(sink.url, base, os.environ)
     assert url is not None, "read_application refuses a reference to nothing"
@@ -79,6 +85,11 @@ def _lacking(connection: Connection, sink: SinkSpec, schema: str) -> Iterator[st
             yield from _on_table(connection, where, target.table, rights, target.auto_create)
             if sink.atomic and not connection.scalar(_MAY_CREATE, {"schema": where}):
                 yield "the right CREATE in the schema of its table, for its staging tables"
+        case AggregationSinkSpec(aggregation=aggregation):
+            where = Target(aggregation.table).schema
+            for granularity in aggregation.per:
+                table = Target(aggregation.table_of(granularity)).table
+                yield from _on_table(connection, where, table, _AGGREGATION_RIGHTS, creates=True)
         case PluginSinkSpec():
             where = schema
     yield from _on_table(connection, where, LEDGER, _LEDGER_RIGHTS, creates=True)

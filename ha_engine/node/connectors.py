@@ -30,6 +30,8 @@ from ha_engine.plugins import (
     source_kind,
 )
 from ha_engine.plugins.options import options_of, resolved
+from ha_engine.postgres.aggregation_reader import ANSWER_SECONDS, AggregationReader
+from ha_engine.postgres.aggregation_tables import AggregationStore
 from ha_engine.postgres.bucket_store import PostgresBucketStore
 from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.ledger_store import LedgerStore
@@ -43,6 +45,7 @@ from ha_engine.publish.sinks.plugin import PluginSink
 from ha_engine.publish.sinks.plugin_buckets import BucketedPluginSink, Buckets
 from ha_engine.publish.sinks.postgres import PostgresSink
 from ha_engine.query.application import (
+    AggregationSinkSpec,
     PluginSinkSpec,
     PostgresSinkSpec,
     SinkSpec,
@@ -80,6 +83,8 @@ def _sink(
     match spec:
         case PostgresSinkSpec():
             return _postgres_sink(config, query, spec, base, last_mark)
+        case AggregationSinkSpec():
+            return _aggregation_sink(config, query, spec, base)
         case PluginSinkSpec():
             return _plugin_sink(config, query, spec, base, last_mark)
 
@@ -152,7 +157,30 @@ def _postgres_sink(
     return BucketedSink(spec.name, buckets, spec.key, last_mark)
 
 
-def _url_of(query: str, spec: PostgresSinkSpec, base: Path) -> str | None:
+def _aggregation_sink(config: Config, query: str, spec: AggregationSinkSpec, base: Path) -> Sink:
+    engine = database_engine(config, _url_of(query, spec, base), config.publish.timeout)
+    key = LedgerKey(config.group, query, spec.name)
+    return PostgresSink(spec.name, AggregationStore(engine, key, spec.aggregation))
+
+
+def aggregation_readers_of(
+    config: Config, application: StreamApplication
+) -> dict[str, AggregationReader]:
+    """A reader for each aggregation of the application, by its name. A reader connects at its first
+    use. Raises ConfigError."""
+    base = application.directory
+    return {
+        spec.name: AggregationReader(
+            database_engine(config, _url_of(query.name, spec, base), ANSWER_SECONDS),
+            spec.aggregation,
+        )
+        for query in application.queries.values()
+        for spec in query.sinks
+        if isinstance(spec, AggregationSinkSpec)
+    }
+
+
+def _url_of(query: str, spec: PostgresSinkSpec | AggregationSinkSpec, base: Path) -> str | None:
     """The URL of the sink's database, or None for the node's database. Raises ConfigError."""
     url = None if spec.url is None else dereferenced(spec.url, base, os.environ)
     if url is None and spec.url is not None:
@@ -175,6 +203,8 @@ def bucket_places_of(
     for query in application.queries.values():
         for spec in query.sinks:
             sink = sinks[query.name, spec.name]
+            if isinstance(spec, AggregationSinkSpec):
+                continue
             if isinstance(sink, BucketedSink | BucketedPluginSink):
                 place = BucketPlace(
                     group=config.group,
@@ -191,7 +221,9 @@ def bucket_places_of(
     return places
 
 
-def _target(config: Config, query: str, spec: SinkSpec, base: Path) -> Table | Plugin:
+def _target(
+    config: Config, query: str, spec: PostgresSinkSpec | PluginSinkSpec, base: Path
+) -> Table | Plugin:
     match spec:
         case PostgresSinkSpec():
             url = _url_of(query, spec, base) or config.database.url.get_secret_value()

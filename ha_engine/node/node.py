@@ -42,7 +42,12 @@ from ha_engine.node.build import (
     range_server_of,
     snapshot_service_of,
 )
-from ha_engine.node.connectors import bucket_places_of, receivers_of, sinks_of
+from ha_engine.node.connectors import (
+    aggregation_readers_of,
+    bucket_places_of,
+    receivers_of,
+    sinks_of,
+)
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
 from ha_engine.node.driver import Driver
@@ -151,6 +156,7 @@ class Node:
         # Operators' requests use a separate connection, so that no renewal of the lease waits for
         # them.
         self.lease_admin = lease_store_of(config)
+        self.aggregations = aggregation_readers_of(config, self.application)
         self.served = self._served()
         page = WithPage(self.served, self.peers.urls)
         self.web = WebServer(
@@ -258,6 +264,8 @@ class Node:
         await self.writer.close()
         self.driver.close()
         self.lease_admin.close()
+        for reader in self.aggregations.values():
+            reader.close()
         self.snapshots.close()
         await local_server.stop()
         for task in tasks[1:]:
@@ -342,6 +350,7 @@ class Node:
             self.config.http.max_body,
             self.lease_admin,
             self.snapshots,
+            self.aggregations,
             self.config.group,
             access,
             names,

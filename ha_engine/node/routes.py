@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.applications import Starlette
 
+from ha_engine.api.aggregations import Reader, aggregation_routes
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import LeaseAdmin, lease_routes
@@ -25,6 +26,7 @@ def web_application(
     body_max: int,
     lease: LeaseAdmin,
     snapshots: SnapshotState,
+    aggregations: Mapping[str, Reader],
     group: str,
     access: Access,
     host_names: frozenset[str],
@@ -38,5 +40,6 @@ def web_application(
         *lease_routes(lease, group),
         *failover_routes(core, handle),
         *snapshot_routes(core, snapshots, handle),
+        *aggregation_routes(aggregations),
     ]
     return application(view, others, access, host_names)

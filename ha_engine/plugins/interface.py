@@ -3,8 +3,8 @@
 A package offers a kind of sink in the entry point group ``ha_engine.sinks``, and a kind of source
 in ``ha_engine.sources``. The name of the entry point is the ``type`` in an application file. The
 entry point refers to a class that implements ``SinkPlugin`` or ``SourcePlugin``. The engine finds
-its own kinds by entry points too, except ``postgres``. ``ha_engine.testing`` has the tests that a
-plug-in must pass.
+its own kinds by entry points too, except ``postgres`` and ``aggregation``. ``ha_engine.testing``
+has the tests that a plug-in must pass.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ def sink_kind(name: str) -> type[SinkPlugin]:
 
     Raises ApplicationError, which names the package at fault.
     """
-    return cast(type[SinkPlugin], _kind("sink", SINKS, name, ("postgres",)))
+    return cast(type[SinkPlugin], _kind("sink", SINKS, name, ("postgres", "aggregation")))
 
 
 def source_kind(name: str) -> type[SourcePlugin]:

@@ -15,6 +15,8 @@
 ``bucket_store`` has the ledger rows of a sink whose buckets Spark's tasks write.
 ``staged_store`` lets tasks write a batch into a staging table, and moves its rows in one step.
 ``table_rows`` writes rows into a sink's table.
+``aggregation_tables`` adds rows to the tables of an aggregation.
+``aggregation_reader`` reads these tables.
 ``ledger`` has the SQL for a ledger row, which names the last batch of a sink.
 ``ledger_store`` runs each access to a ledger row as a transaction with a deadline.
 ``embedded`` runs a real PostgreSQL without an installation, for trials and tests.

@@ -5,7 +5,7 @@ Each function runs in its caller's transaction, and raises SinkRefused if an ope
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,12 +65,30 @@ def quoted(name: str) -> str:
     return _PREPARER.quote_identifier(name)
 
 
-def prepare(connection: Connection, target: Target, schema: pa.Schema) -> None:
+def create(connection: Connection, target: Target, schema: pa.Schema) -> None:
+    """Create the table for rows with the schema ``schema``, unless the table exists."""
+    make_schema(connection, target.schema)
+    columns = [
+        Column(field.name, column_type(field).created, primary_key=field.name in target.key)
+        for field in schema
+    ]
+    table = Table(target.table, MetaData(), *columns, schema=target.schema)
+    for column in table.primary_key:
+        column.autoincrement = False
+    table.create(connection, checkfirst=True)
+
+
+Create = Callable[[Connection, Target, pa.Schema], None]
+
+
+def prepare(
+    connection: Connection, target: Target, schema: pa.Schema, create: Create = create
+) -> None:
     """Create the table if ``auto_create`` is set, then check that the table fits ``schema``."""
     _check_names(target, schema)
     _lock(connection, f"sink {target.name}")
     if target.auto_create:
-        _create(connection, target, schema)
+        create(connection, target, schema)
     _check_columns(target, schema, _columns_of(connection, target))
     if target.mode == "upsert":
         _check_key(connection, target)
@@ -80,7 +98,7 @@ def prepare_ledger(connection: Connection, ledger: Table, *, create_schema: bool
     """Create the ledger's table, which does not depend on the schema of the sink's rows."""
     _lock(connection, "ledger")
     if create_schema:
-        _create_schema(connection, ledger.schema)
+        make_schema(connection, ledger.schema)
     ledger.create(connection, checkfirst=True)
 
 
@@ -109,19 +127,8 @@ def _check_names(target: Target, schema: pa.Schema) -> None:
             )
 
 
-def _create(connection: Connection, target: Target, schema: pa.Schema) -> None:
-    _create_schema(connection, target.schema)
-    columns = [
-        Column(field.name, column_type(field).created, primary_key=field.name in target.key)
-        for field in schema
-    ]
-    table = Table(target.table, MetaData(), *columns, schema=target.schema)
-    for column in table.primary_key:
-        column.autoincrement = False
-    table.create(connection, checkfirst=True)
-
-
-def _create_schema(connection: Connection, schema: str | None) -> None:
+def make_schema(connection: Connection, schema: str | None) -> None:
+    """Create the schema, unless it exists or the connection's search path decides."""
     if (
         schema is not None
         and connection.execute(select(func.to_regnamespace(quoted(schema)).is_(None))).scalar_one()

@@ -36,7 +36,7 @@ def write_rows(connection: Connection, target: Target, parts: Iterable[CsvRows])
     """
     if target.mode == "insert":
         for part in parts:
-            _copy(connection, target, target.quoted, part)
+            copy_rows(connection, target.name, target.quoted, part)
     else:
         _upsert(connection, target, parts)
 
@@ -46,7 +46,7 @@ def _upsert(connection: Connection, target: Target, parts: Iterable[CsvRows]) ->
     for part in parts:
         columns = part.columns
         _make_stage(connection, target, columns)
-        _copy(connection, target, f"pg_temp.{_STAGE}", part)
+        copy_rows(connection, target.name, f"pg_temp.{_STAGE}", part)
     if columns:
         insert_from(connection, target, columns, f"pg_temp.{_STAGE}")
 
@@ -83,14 +83,18 @@ def _replacement(target: Target, columns: Sequence[str]) -> str:
     return "UPDATE SET " + ", ".join(f"{name} = EXCLUDED.{name}" for name in others)
 
 
-def _copy(connection: Connection, target: Target, into: str, part: CsvRows) -> None:
+def copy_rows(connection: Connection, name: str, into: str, part: CsvRows) -> None:
+    """Copy ``part`` into the table ``into``, which is SQL. Errors call the table ``name``.
+
+    Raises SinkRefused.
+    """
     with _driver(connection).cursor() as cursor:
         statement = f"COPY {into} ({listed(part.columns)}) FROM STDIN (FORMAT csv)"
         cursor.copy_expert(statement, part.body, size=1 << 20)
         # PostgreSQL before 18 ends a COPY at a line that is only \. even inside a quoted value.
         if cursor.rowcount != part.rows:
             raise SinkRefused(
-                f"table {target.name} took {cursor.rowcount} of {part.rows} rows; "
+                f"table {name} took {cursor.rowcount} of {part.rows} rows; "
                 r"does a text value contain a line that is only \. ?"
             )
 

@@ -3,7 +3,8 @@
 ``application`` has the user's application as immutable values, and does not import Spark.
 ``columns`` has the column types of a stream, as SQL and as Arrow types.
 ``application_file`` reads the application file.
-``file_words``, ``sink_sections`` and ``plugin_sections`` read parts of an application file.
+``file_words``, ``sink_sections``, ``aggregation_section`` and ``plugin_sections`` read parts of an
+application file.
 ``application_versions`` compares the loaded application file with the version that the node runs.
 ``session`` starts the one Spark session with its settings, and checks for Java.
 ``class_archive`` stores Spark's loaded classes, so that Java starts faster.

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from ha_engine.aggregation import Aggregation
 from ha_engine.query.columns import Column
 from ha_engine.query.patterns.pattern import Pattern
 
@@ -184,6 +185,45 @@ class PostgresSinkSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AggregationSinkSpec:
+    """Tables to which the rows of a query are added. ``url`` is as in PostgresSinkSpec."""
+
+    aggregation: Aggregation
+    url: str | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.aggregation.name
+
+    @property
+    def type(self) -> str:
+        return "aggregation"
+
+    @property
+    def buckets(self) -> None:
+        """Only the node adds the rows."""
+        return None
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly once: all tables and the ledger move in one transaction"
+
+    @property
+    def shown(self) -> str:
+        """Destination of the rows, for people."""
+        return ", ".join(map(self.aggregation.table_of, self.aggregation.per))
+
+    @property
+    def digest(self) -> str:
+        one = self.aggregation
+        values = [f"{value.name} {value.function} {value.source}" for value in one.values]
+        keep = sorted(f"keep {name} {seconds}" for name, seconds in one.keep.items())
+        by, per = json.dumps(one.by), json.dumps(one.per)
+        words = (one.name, one.table, one.at, by, per, one.time_zone, *values, *keep)
+        return _digest("aggregation", *words)
+
+
+@dataclass(frozen=True, slots=True)
 class PluginSinkSpec:
     """A sink of a plug-in.
 
@@ -234,7 +274,7 @@ def _named(options: Any) -> Any:
             return options
 
 
-SinkSpec = PostgresSinkSpec | PluginSinkSpec
+SinkSpec = PostgresSinkSpec | AggregationSinkSpec | PluginSinkSpec
 
 
 @dataclass(frozen=True, slots=True)

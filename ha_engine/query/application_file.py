@@ -17,8 +17,10 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from ha_engine.errors import ApplicationError
 from ha_engine.formats import strict_yaml
+from ha_engine.query.aggregation_section import refuse_same_names
 from ha_engine.query.application import (
     SYSTEM_COLUMNS,
+    AggregationSinkSpec,
     OnChange,
     OutputMode,
     PythonFunction,
@@ -99,6 +101,8 @@ def read_application(path: Path) -> StreamApplication:
         _refuse_twins("query", parsed.queries)
         streams = {name: _stream(name, raw, path) for name, raw in parsed.streams.items()}
         queries = {name: _query(name, raw, streams, path) for name, raw in parsed.queries.items()}
+        sinks = [sink for query in queries.values() for sink in query.sinks]
+        refuse_same_names(s.aggregation for s in sinks if isinstance(s, AggregationSinkSpec))
     except ValidationError as error:
         raise ApplicationError(f"{path}: {sentence(found(error), _keys_at)}") from None
     except ApplicationError as error:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ha_engine.errors import ApplicationError
+from ha_engine.query.aggregation_section import misfits
 from ha_engine.query.application import (
+    AggregationSinkSpec,
     PostgresSinkSpec,
     PythonFunction,
     QuerySpec,
@@ -150,6 +152,9 @@ def _options(spec: QuerySpec, stream: StreamSpec) -> SourceOptions:
 
 def _check_sinks(spec: QuerySpec, schema: pa.Schema) -> None:
     for sink in spec.sinks:
+        if isinstance(sink, AggregationSinkSpec):
+            for problem in misfits(sink.aggregation, schema):
+                raise ApplicationError(f"query {spec.name}: sink {sink.name}: {problem}")
         for column in sink.key if isinstance(sink, PostgresSinkSpec) else ():
             if column not in schema.names:
                 raise ApplicationError(

@@ -10,7 +10,9 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from ha_engine.errors import ApplicationError
 from ha_engine.plugins import may_have_buckets, sink_kind
+from ha_engine.query.aggregation_section import AggregationSection, aggregation_of
 from ha_engine.query.application import (
+    AggregationSinkSpec,
     OutputMode,
     PluginSinkSpec,
     PostgresSinkSpec,
@@ -91,7 +93,21 @@ def _sink(where: str, raw: PluginSection, mode: OutputMode, base: Path) -> SinkS
     if raw.type == "postgres":
         options = raw.model_extra or {}
         return _postgres_sink(where, raw.name, _fitting(where, PostgresSinkSection, options), mode)
+    if raw.type == "aggregation":
+        section = _fitting(where, AggregationSection, dict(raw.model_extra or {}))
+        return _aggregation_sink(where, raw.name, section, mode)
     return _plugin_sink(where, raw, base)
+
+
+def _aggregation_sink(
+    where: str, name: str, raw: AggregationSection, mode: OutputMode
+) -> AggregationSinkSpec:
+    if mode is not OutputMode.APPEND:
+        raise ApplicationError(
+            f"{where}: output_mode {mode.value} yields a group again when it changes, and the "
+            "aggregation would add it twice; use append"
+        )
+    return AggregationSinkSpec(aggregation_of(where, name, raw), raw.url)
 
 
 def _plugin_sink(where: str, raw: PluginSection, base: Path) -> PluginSinkSpec:

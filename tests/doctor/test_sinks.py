@@ -55,6 +55,24 @@ def finding(
     return sinks.writable(config)
 
 
+def test_tables_of_an_aggregation_need_four_rights(
+    database_url: str, tmp_path: Path, writer: str
+) -> None:
+    role = make_url(writer).username
+    aggregation = APPLICATION.replace("type: postgres, table: reports.late", "type: aggregation")
+    keys = "table: reports.sums, at: at, per: [day, year], values: {n: count(*)}"
+    run(
+        database_url,
+        "CREATE TABLE reports.sums_day (start timestamptz, n bigint)",
+        f"GRANT INSERT ON reports.sums_day TO {role}",
+        f"GRANT USAGE ON SCHEMA reports TO {role}",
+    )
+    text = finding(tmp_path, database_url, writer, keys, aggregation).text
+    assert "lacks SELECT and UPDATE and DELETE on reports.sums_day" in text
+    assert "lacks the table reports.sums_year, and the right CREATE to make it" in text
+    assert "lacks the table reports.ha_engine_ledger" in text
+
+
 def test_rights_that_a_sink_lacks_are_listed_until_they_are_granted(
     database_url: str, tmp_path: Path, writer: str
 ) -> None:

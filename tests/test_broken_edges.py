@@ -465,6 +465,14 @@ BREAKAGES = (
         "publish/test_bucketed_sink.py",
     ),
     Breakage(
+        "I7",
+        "postgres.aggregation_tables",
+        "AggregationStore.publish",
+        "not self._ledgers.ledger.advance(connection, epoch, batch)",
+        "self._ledgers.ledger.advance(connection, epoch, batch) is None",
+        "publish/test_aggregation_sink.py::test_batch_counts_once_however_often_it_is_delivered",
+    ),
+    Breakage(
         "R34",
         "postgres.staged_store",
         "StagedSinkStore.begin",

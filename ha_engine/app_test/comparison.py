@@ -22,7 +22,7 @@ from ha_engine.client.payload import Form, as_line
 from ha_engine.client.sources import Part
 from ha_engine.errors import ApplicationError, InvalidEvents
 from ha_engine.formats.values import json_text, rows_of
-from ha_engine.query.application import OutputMode, QuerySpec
+from ha_engine.query.application import AggregationSinkSpec, OutputMode, QuerySpec
 from ha_engine.query.file_words import nearest
 from ha_engine.receive.decode import Decoder, Format
 
@@ -217,7 +217,8 @@ def _actual(expectation: Expectation, spec: QuerySpec, output: QueryOutput) -> I
 
 def _key(expectation: Expectation, spec: QuerySpec) -> tuple[str, ...]:
     """The key of the test file, or else of the first sink of the query that has one."""
-    return expectation.key or next((sink.key for sink in spec.sinks if sink.key), ())
+    tables = (sink for sink in spec.sinks if not isinstance(sink, AggregationSinkSpec))
+    return expectation.key or next((sink.key for sink in tables if sink.key), ())
 
 
 def _require_key(expectation: Expectation, key: tuple[str, ...], schema: pa.Schema) -> None:

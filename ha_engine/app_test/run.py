@@ -264,7 +264,7 @@ def _late(
         shown = ", ".join(older[:_LATE_EVENTS_SHOWN_MAX]) or "none"
         yield (
             f"batch {progress.number}: the query dropped {progress.late_rows} late {rows}; its "
-            f"events before the watermark {before.watermark}: {shown}{more}"
+            f"events up to the watermark {before.watermark}: {shown}{more}"
         )
 
 
@@ -272,6 +272,6 @@ def _older(record: DecodedEvents, stream: StreamSpec, watermark: datetime) -> It
     if stream.watermark is None or stream.watermark.column not in record.rows.schema.names:
         return
     column = record.rows.column(stream.watermark.column)
-    older = pc.less(column, pa.scalar(watermark, column.type))
+    older = pc.less_equal(column, pa.scalar(watermark, column.type))
     for row in pc.indices_nonzero(older).to_pylist():
         yield record.place_of(row)

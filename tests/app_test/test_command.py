@@ -12,6 +12,7 @@ import pytest
 
 from ha_engine.jvm import JAR
 from ha_engine.jvm.build import build
+from tests.programs import needs
 
 pytestmark = pytest.mark.spark
 
@@ -184,7 +185,7 @@ def test_a_dropped_late_event_is_a_note_with_its_line(report: dict[str, Any]) ->
     (note,) = query["notes"]
     line = 1 + TESTS[: TESTS.rindex("10:16:00Z")].count("\n")
     assert note == (
-        "batch 4: the query dropped 1 late row; its events before the watermark "
+        "batch 4: the query dropped 1 late row; its events up to the watermark "
         f"2024-05-01T12:05:00.000Z: line {line}"
     )
     (query,) = report["all events in one batch are in time"]["queries"]
@@ -218,10 +219,26 @@ def test_an_update_replaces_only_the_rows_that_differ(report: dict[str, Any]) ->
     ]
 
 
-def test_the_tests_of_the_sample_pass() -> None:
-    ended = command(str(SAMPLES / "tests" / "flights.yaml"))
+DAILY = "flights.yaml"
+NIGHTLY = pytest.mark.nightly(f"the tests of {DAILY} run, and test_boundaries.py runs patterns")
+
+
+TESTED = {"rules.yaml": 5, "turnaround.yaml": 1}
+
+
+def test_the_tests_of_each_sample_run() -> None:
+    files = {file.name for file in (SAMPLES / "tests").glob("*.yaml")}
+    assert files == {DAILY, *TESTED}
+
+
+@pytest.mark.parametrize(
+    ("file", "passed"),
+    [(DAILY, 3), *(pytest.param(*one, marks=[NIGHTLY, needs("javac")]) for one in TESTED.items())],
+)
+def test_the_tests_of_a_sample_pass(file: str, passed: int) -> None:
+    ended = command(str(SAMPLES / "tests" / file))
     assert ended.returncode == 0, ended.stdout
-    assert ended.stdout.splitlines()[-1].startswith("3 passed in ")
+    assert ended.stdout.splitlines()[-1].startswith(f"{passed} passed in ")
 
 
 def test_a_column_that_no_query_has_is_bad_input(tmp_path: Path) -> None:

@@ -92,6 +92,28 @@ def states_of(part: Part) -> tuple[State, ...]:
     return tuple(states)
 
 
+def steps_before(states: tuple[State, ...]) -> dict[str, set[str]]:
+    """The names of the steps whose events may come before an event of each step."""
+    taken: list[set[str]] = [set() for _ in states]
+    changed = True
+    while changed:
+        changed = False
+        for state, names in zip(states, taken, strict=True):
+            for take in state.takes:
+                after = {*names, take.step.name}
+                if not after <= taken[take.target]:
+                    taken[take.target] |= after
+                    changed = True
+    before: dict[str, set[str]] = {}
+    for state, names in zip(states, taken, strict=True):
+        tried = [take.step for take in state.takes]
+        tried += [step for take in state.takes for step in take.absent]
+        tried += state.end.absent if state.end else ()
+        for step in tried:
+            before.setdefault(step.name, set()).update(names)
+    return before
+
+
 def _awaited(rest: Rest) -> Iterator[_Awaited]:
     """What a way with ``rest`` before it awaits, the preferred first."""
     if not rest:

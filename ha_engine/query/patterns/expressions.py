@@ -10,11 +10,12 @@ expressions are Spark SQL over the columns of the current event and the slots.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ha_engine.errors import ApplicationError
-from ha_engine.query.patterns.pattern import Pattern, Step
+from ha_engine.query.patterns.pattern import Pattern, Step, taken_steps_of
 from ha_engine.query.sql_words import closing, listed, masked
 
 OFFSET_MAX = 16
@@ -49,13 +50,18 @@ class Slot:
 class Expressions:
     """Rewrites the expressions of one pattern, and collects the slots that they need.
 
-    ``history`` are the slots of the events before the current one, matched or not.
+    ``history`` are the slots of the events before the current one, matched or not. ``before`` has
+    the steps whose events may come before an event of each step, and ``stream_columns`` the columns
+    of the streams in lower case.
     """
 
     pattern: Pattern
+    before: Mapping[str, set[str]]
+    stream_columns: frozenset[str]
     slots: dict[str, Slot] = field(default_factory=dict)
     history: dict[str, Slot] = field(default_factory=dict)
-    _columns: dict[str, dict[str, None]] = field(default_factory=dict)
+    _spelled: dict[str, str] = field(default_factory=dict)
+    _columns: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def condition(self, step: Step) -> str:
         """The condition of ``step``, or ``true``. Raises ApplicationError."""
@@ -67,7 +73,9 @@ class Expressions:
 
     def finished(self) -> tuple[Slot, ...]:
         """All slots, with those of the last events of steps."""
-        lasts = (_last_event(step, tuple(columns)) for step, columns in self._columns.items())
+        lasts = (
+            _last_event(step, tuple(columns.values())) for step, columns in self._columns.items()
+        )
         return (*lasts, *self.slots.values())
 
     # -- one expression ----------------------------------------------------------------------------
@@ -75,6 +83,7 @@ class Expressions:
     def _rewritten(self, text: str, current: str | None) -> str:
         """Replace the aggregates of ``text``. ``current`` is the step that the event is tried for,
         whose columns are those of the event."""
+        _require_no_lambda_named(text, self._names())
         written, at = "", 0
         for call, arguments in _calls(text):
             written += self._with_events(text[at : call.start()], current)
@@ -86,12 +95,26 @@ class Expressions:
         """Note the columns of steps in ``text``, and remove the name of the current step."""
         found = list(_references(text, self._names()))
         for reference in reversed(found):
-            step, column = reference["step"], reference["column"]
+            step, column = self._declared(reference["step"]), reference["column"]
             if step == current:
                 text = text[: reference.start()] + column + text[reference.end() :]
             else:
-                self._columns.setdefault(step, {})[column.strip("`")] = None
+                self._require_before(step, current)
+                column = column.strip("`")
+                self._columns.setdefault(step, {}).setdefault(column.lower(), column)
+                text = text[: reference.start("step")] + step + text[reference.end("step") :]
         return text
+
+    def _require_before(self, step: str | None, current: str | None) -> None:
+        """Raise ApplicationError if no event of ``step`` comes before those of ``current``."""
+        if step in (None, current) or current is None:
+            return
+        if step in self.before.get(current, {step}):
+            return  # or no way reaches the current step, which is after a lazy end
+        raise ApplicationError(
+            f"no {step} comes before {current}, so its values are null there; refer to an earlier "
+            "step"
+        )
 
     def _call(self, function: str, arguments: str, current: str | None) -> str:
         """The slot that has the value of an aggregate."""
@@ -99,10 +122,22 @@ class Expressions:
             raise ApplicationError(
                 f"{function}({arguments}) has an aggregate within an aggregate; write them apart"
             )
+        if re.match(r"\s*DISTINCT\b", arguments, re.IGNORECASE):
+            raise ApplicationError(
+                f"{function}({arguments}): a pattern knows no DISTINCT; collect the values with "
+                "collect_list, and use array_distinct"
+            )
         value, offset = _split(function, arguments)
         if function == "prev":
+            self._require_plain(value, current)
             return self._previous(_without(value, self._names()), 1 if offset is None else offset)
         step, value = self._step_of(function, value)
+        self._require_before(step, current)
+        if step is not None and step == current and step in self._absent():
+            raise ApplicationError(
+                f"{function}({arguments}) is over events of {step}, of which a match has none; "
+                "count another step"
+            )
         match function:
             case "count":
                 return self._count(step, value)
@@ -112,7 +147,7 @@ class Expressions:
                 double = f"CAST({value} AS DOUBLE)"
                 return f"({self._sum(step, double)} / nullif({self._count(step, value)}, 0))"
             case "min" | "max":
-                name = _name(function, step, value)
+                name = self._named(function, step, value)
                 one = "least" if function == "min" else "greatest"
                 return self._slot(Slot(name, step, f"{one}(`{_quoted(name)}`, {value})", value))
             case "collect_list":
@@ -125,16 +160,44 @@ class Expressions:
     def _names(self) -> list[str]:
         return [step.name for step in self.pattern.steps]
 
+    def _absent(self) -> set[str]:
+        """The steps whose events are only absent."""
+        taken = {step.name for step in taken_steps_of(self.pattern.part)}
+        return {name for name in self._names() if name not in taken}
+
+    def _declared(self, name: str) -> str:
+        """The name of a step as the pattern writes it. SQL ignores the case of names."""
+        return next(one for one in self._names() if one.lower() == name.lower())
+
+    def _require_plain(self, value: str, current: str | None) -> None:
+        """Raise ApplicationError if ``prev`` is not about the event before the current one."""
+        if current is None:
+            raise ApplicationError(
+                f"prev({value}) is only for conditions; use last(STEP.column, 1)"
+            )
+        steps = {self._declared(one["step"]) for one in _references(value, self._names())}
+        if steps - {current}:
+            raise ApplicationError(
+                f"prev({value}) names a step, but prev is about the event before this one, "
+                "whatever it is; use last(STEP.column, 1)"
+            )
+
     def _step_of(self, function: str, value: str) -> tuple[str | None, str]:
         """The step whose events an aggregate counts, and its value for one event."""
         names = self._names()
-        if value.strip() in names:
-            return value.strip(), "*"
-        steps = {reference["step"] for reference in _references(value, names)}
+        if value.strip().lower() in map(str.lower, names):
+            return self._declared(value.strip()), "*"
+        references = list(_references(value, names))
+        steps = {self._declared(one["step"]) for one in references}
         if len(steps) > 1:
             raise ApplicationError(
                 f"{function}({value}) is over the events of {' and '.join(sorted(steps))}; an "
                 "aggregate is over the events of one step, or of all"
+            )
+        if steps and (bare := self._bare_columns(value, references)):
+            raise ApplicationError(
+                f"{function}({value}) mixes {bare[0]} with columns of a step; write "
+                f"{next(iter(steps))}.{bare[0]}, or write two aggregates"
             )
         if not steps and value.strip() != "*" and len(self.pattern.streams) > 1:
             raise ApplicationError(
@@ -143,19 +206,38 @@ class Expressions:
             )
         return next(iter(steps), None), _without(value, names)
 
+    def _bare_columns(self, value: str, references: list[re.Match[str]]) -> list[str]:
+        """The columns in ``value`` that are not those of a step."""
+        code = masked(value)
+        for one in reversed(references):
+            code = code[: one.start()] + code[one.end() :]
+        words = re.findall(r"(?<![\w.])([A-Za-z_]\w*)(?!\w*\s*[(.])", code.replace("`", " "))
+        return [word for word in words if word.lower() in self.stream_columns]
+
     # -- slots -------------------------------------------------------------------------------------
 
+    def _named(self, *parts: Any) -> str:
+        """A name for a slot. Names that differ only in case get numbers, since SQL ignores the case
+        of columns."""
+        name = found = _name(*parts)
+        number = 1
+        while self._spelled.setdefault(found.lower(), name) != name:
+            number += 1
+            found = f"{name} #{number}"
+        return found
+
     def _slot(self, slot: Slot) -> str:
+        """Note a slot, and return its column."""
         self.slots.setdefault(slot.name, slot)
         return f"`{_quoted(slot.name)}`"
 
     def _count(self, step: str | None, value: str) -> str:
-        name = _name("count", step, value)
+        name = self._named("count", step, value)
         one = "1L" if value.strip() == "*" else f"if(({value}) IS NULL, 0L, 1L)"
         return self._slot(Slot(name, step, f"`{_quoted(name)}` + {one}", "0L", "0L"))
 
     def _sum(self, step: str | None, value: str) -> str:
-        name = _name("sum", step, value)
+        name = self._named("sum", step, value)
         own = f"`{_quoted(name)}`"
         update = (
             f"CASE WHEN ({value}) IS NULL THEN {own} WHEN {own} IS NULL THEN "
@@ -164,19 +246,19 @@ class Expressions:
         return self._slot(Slot(name, step, update, f"sum({value})"))
 
     def _list(self, step: str | None, value: str) -> str:
-        name = _name("collect_list", step, value)
+        name = self._named("collect_list", step, value)
         own = f"`{_quoted(name)}`"
         update = f"if(({value}) IS NULL, {own}, concat({own}, array({value})))"
         return self._slot(Slot(name, step, update, f"array({value})", f"CAST(array() AS {TYPE})"))
 
     def _first(self, step: str | None, value: str, offset: int) -> str:
         count = self._count(step, "*")
-        name = _name("first", step, value, offset)
+        name = self._named("first", step, value, offset)
         update = f"if({count} = {offset}, {value}, `{_quoted(name)}`)"
         return self._slot(Slot(name, step, update, value))
 
     def _last(self, step: str | None, value: str, offset: int) -> str:
-        name = _name("last", step, value, offset)
+        name = self._named("last", step, value, offset)
         update = value if offset == 0 else self._last(step, value, offset - 1)
         return self._slot(Slot(name, step, update, value))
 
@@ -185,7 +267,7 @@ class Expressions:
             raise ApplicationError(
                 f"prev({value}) needs a pattern over one stream; use last(STEP.column)"
             )
-        name = _name("prev", None, value, offset)
+        name = self._named("prev", None, value, offset)
         update = value if offset == 1 else self._previous(value, offset - 1)
         self.history.setdefault(name, Slot(name, None, update, value))
         return f"`{_quoted(name)}`"
@@ -243,10 +325,22 @@ def _offset(function: str, text: str) -> int:
     return int(text)
 
 
+def _require_no_lambda_named(text: str, names: list[str]) -> None:
+    """Raise ApplicationError for a lambda whose variable has the name of a step."""
+    for variables in re.findall(r"(\w+|\([\w\s,]+\))\s*->", masked(text)):
+        for name in re.findall(r"\w+", variables):
+            if name.lower() in map(str.lower, names):
+                raise ApplicationError(
+                    f"the variable {name!r} of a lambda is the name of a step; rename the variable"
+                )
+
+
 def _references(text: str, names: list[str]) -> Iterator[re.Match[str]]:
     """The places of ``text`` that name a column of a step."""
     steps = "|".join(map(re.escape, names))
-    reference = re.compile(rf"(?<![\w.`])(?P<step>{steps})\s*\.\s*(?P<column>{_COLUMN})")
+    reference = re.compile(
+        rf"(?<![\w.`])(?P<step>{steps})\s*\.\s*(?P<column>{_COLUMN})", re.IGNORECASE
+    )
     code = masked(text)
     for found in reference.finditer(code):
         whole = reference.match(text, found.start())

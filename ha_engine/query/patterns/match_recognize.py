@@ -8,7 +8,7 @@ would grow for ever.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from ha_engine.query.patterns.pattern import (
 from ha_engine.query.patterns.section import (
     ALL_OF_MAX,
     SECONDS,
+    WITHIN_MAX,
     quantified,
     require_sound,
     require_watermark,
@@ -115,25 +116,36 @@ class _Clause:
 
     def read(self) -> Pattern:
         require_watermark(self._where, self._stream)
-        conditions = dict(self._definitions())
+        conditions = self._once("DEFINE", self._definitions())
         part = _PatternText(self._where, self._stream.name, self._pattern_text(), conditions).read()
         require_sound(self._where, part, [self._stream])
-        names = [step.name for step in steps_of(part)]
+        names = {step.name.lower(): step.name for step in steps_of(part)}
         if unused := [name for name in conditions if name not in names]:
             raise ApplicationError(f"{self._where}: DEFINE {unused[0]} is not in PATTERN")
         by = tuple(self._keys())
         after, step = self._after_match()
-        if step is not None and step not in names:
+        if step is not None and step.lower() not in names:
             raise ApplicationError(f"{self._where}: AFTER MATCH SKIP names no step {step!r}")
+        columns = [*((one, f"`{one}`") for one in by), *self._measures()]
+        self._once("the output", columns)
         return Pattern(
             (self._stream.name,),
             MappingProxyType({self._stream.name: by}),
             part,
             self._within(),
-            MappingProxyType({**{one: f"`{one}`" for one in by}, **dict(self._measures())}),
+            MappingProxyType(dict(columns)),
             after,
-            step,
+            None if step is None else names[step.lower()],
         )
+
+    def _once(self, where: str, named: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """The texts by name in lower case. Raises ApplicationError if two have one name."""
+        found: dict[str, str] = {}
+        for name, text in named:
+            if name.lower() in found:
+                raise ApplicationError(f"{self._where}: {where} has {name} twice; rename one")
+            found[name.lower()] = text
+        return found
 
     def _divided(self, text: str) -> dict[str, str]:
         """The parts of the clause by their first words."""
@@ -209,7 +221,10 @@ class _Clause:
             raise ApplicationError(
                 f"{self._where}: WITHIN {text} is no time; write one such as INTERVAL 15 MINUTES"
             )
-        return float(found["number"]) * SECONDS[found["unit"].lower()]
+        seconds = float(found["number"]) * SECONDS[found["unit"].lower()]
+        if not 0 < seconds <= WITHIN_MAX:
+            raise ApplicationError(f"{self._where}: WITHIN {text} is not up to a hundred years")
+        return seconds
 
     def _after_match(self) -> tuple[AfterMatch, str | None]:
         text = self._parts.get("AFTER MATCH SKIP")
@@ -232,6 +247,7 @@ class _PatternText:
     def __init__(self, where: str, stream: str, text: str, conditions: Mapping[str, str]) -> None:
         self._where, self._stream, self._conditions = where, stream, conditions
         self._tokens = list(_TOKEN.finditer(text))
+        self._spelled: dict[str, str] = {}
         self._at = 0
 
     def read(self) -> Sequence:
@@ -266,7 +282,9 @@ class _PatternText:
         if token is not None and token["name"]:
             self._at += 1
             name = token["name"]
-            return One(Step(name, self._stream, self._conditions.get(name)), adjacent=True)
+            name = self._spelled.setdefault(name.lower(), name)
+            condition = self._conditions.get(name.lower())
+            return One(Step(name, self._stream, condition), adjacent=True)
         if self._takes("("):
             part = self._choice()
             self._require(")")

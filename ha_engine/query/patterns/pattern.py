@@ -159,6 +159,20 @@ def steps_of(part: Part) -> Iterator[Step]:
                 yield from steps_of(one)
 
 
+def taken_steps_of(part: Part) -> Iterator[Step]:
+    """The steps whose events a match may take, as often as the part names them."""
+    match part:
+        case One(step):
+            yield step
+        case Absent():
+            return
+        case Repeat(inner):
+            yield from taken_steps_of(inner)
+        case Sequence(parts) | Choice(parts):
+            for one in parts:
+                yield from taken_steps_of(one)
+
+
 def can_be_empty(part: Part) -> bool:
     """Whether a part matches without any event."""
     match part:

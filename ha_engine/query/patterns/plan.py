@@ -7,13 +7,14 @@ in the JVM evaluate them on the events of each key.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ha_engine.errors import ApplicationError
 from ha_engine.query.failure import one_line
-from ha_engine.query.patterns.automaton import State, states_of
+from ha_engine.query.patterns.automaton import State, states_of, steps_before
 from ha_engine.query.patterns.expressions import TYPE, Expressions, Slot
 from ha_engine.query.patterns.pattern import Pattern, Step
 
@@ -59,7 +60,11 @@ class Planner:
         self._spark, self._pattern, self._times = spark, pattern, times
         self._streams = {name: streams[name] for name in pattern.streams}
         self._checked: list[DataFrame] = []
-        expressions = Expressions(pattern)
+        self._states = states_of(pattern.part)
+        columns = frozenset(
+            one.lower() for frame in self._streams.values() for one in frame.columns
+        )
+        expressions = Expressions(pattern, steps_before(self._states), columns)
         self.conditions = {
             step: _named(step.name, expressions.condition, step) for step in pattern.steps
         }
@@ -69,7 +74,8 @@ class Planner:
         self.slots, self.history = expressions.finished(), tuple(expressions.history.values())
 
     def planned(self) -> PatternFrame:
-        return PatternFrame(self._output(self.plan()), tuple(self._checked))
+        with _errors_of("the pattern"):
+            return PatternFrame(self._output(self.plan()), tuple(self._checked))
 
     def plan(self) -> Any:
         """The ``PatternPlan`` of the JVM. Raises ApplicationError."""
@@ -86,11 +92,11 @@ class Planner:
             plan.stream(self._streams[name]._jdf, helper._jdf)
         for step, condition in self.conditions.items():
             helper = helpers[step.stream]
+            accepts = self._condition(step, helper, condition)
             updates = [_update(slot, step, types) for slot in slots]
-            plan.step(
-                self._condition(step, helper, condition)._jdf,
-                self._selected(step.name, helper, updates)._jdf,
-            )
+            after = self._selected(step.name, helper, updates)
+            with _errors_of(step.name):
+                plan.step(accepts._jdf, after._jdf)
         for name, helper in helpers.items():
             updates = [slot.updated(types[slot.name]) for slot in history]
             plan.history(self._selected(name, helper, updates)._jdf)
@@ -107,7 +113,7 @@ class Planner:
                 {"time": self._times[name], "by": list(pattern.by[name])} for name in streams
             ],
             "steps": [{"name": s.name, "stream": streams.index(s.stream)} for s in steps],
-            "states": [_state(state, numbers) for state in states_of(pattern.part)],
+            "states": [_state(state, numbers) for state in self._states],
             "within": _micros(pattern.within),
             "afterMatch": pattern.after_match.name,
             "afterStep": next(
@@ -142,10 +148,8 @@ class Planner:
     def _selected(
         self, where: str, frame: DataFrame, texts: list[str], *, checked: bool = True
     ) -> DataFrame:
-        try:
+        with _errors_of(where):
             selected = frame.selectExpr(*texts)
-        except Exception as error:
-            raise ApplicationError(f"{where}: {one_line(error)}") from error
         if checked:
             self._checked.append(selected)
         return selected
@@ -154,10 +158,22 @@ class Planner:
         from pyspark.sql import DataFrame
 
         matches = DataFrame(plan.planned(), self._spark)
-        texts = [f"{text} AS `{name}`" for name, text in self.columns.items()]
-        for name, text in self.columns.items():
+        # A comment ends with its line.
+        texts = {name: f"{text}\n AS {_quoted(name)}" for name, text in self.columns.items()}
+        for name, text in texts.items():
             self._selected(name, matches, [text])
-        return matches.selectExpr(*texts)
+        return matches.selectExpr(*texts.values())
+
+
+@contextmanager
+def _errors_of(where: str) -> Iterator[None]:
+    """Raise ApplicationError in place of an error of Spark."""
+    try:
+        yield
+    except ApplicationError:
+        raise
+    except Exception as error:
+        raise ApplicationError(f"{where}: {one_line(error)}") from error
 
 
 def _named(name: str, rewrite: Any, argument: Any) -> str:

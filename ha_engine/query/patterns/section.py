@@ -52,7 +52,9 @@ SECONDS = {
     "week": 604_800,
 }
 _GROUPS = ("any_of", "all_of", "group")
-RESERVED = (*_GROUPS, "match_start", "match_end")
+RESERVED = (*_GROUPS, "match_start", "match_end", "null", "true", "false")
+WITHIN_MAX = 36_500 * 86_400.0
+"""A hundred years."""
 
 
 def _time(value: object) -> float:
@@ -86,11 +88,11 @@ class PatternSection(Section):
     source: Name | list[Name] = Field(alias="from")
     by: list[str] | dict[Name, list[str]] = Field(default_factory=list)
     sequence: list[dict[str, Any]] = Field(min_length=1)
-    within: Time
+    within: Annotated[Time, Field(le=WITHIN_MAX)]
     contiguity: Literal["relaxed", "strict"] = "relaxed"
     after_match: Literal["next", "past_last"] | AfterMatchSection = "next"
     columns: dict[Name, str] | None = Field(None, alias="yield")
-    max_state_per_key: Size = KEY_BYTES_MAX
+    max_state_per_key: Annotated[Size, Field(le=1 << 30)] = KEY_BYTES_MAX
     max_keys: int = Field(KEYS_MAX, ge=1)
 
 
@@ -157,7 +159,30 @@ def _by(
                 raise ApplicationError(
                     f"{where}.by: stream {name!r} has no column {column!r}{nearest(column, known)}"
                 )
+            if columns.count(column) > 1 or column in RESERVED:
+                raise ApplicationError(
+                    f"{where}.by: {column!r} is named twice, or is a name that the pattern needs; "
+                    "remove or rename it"
+                )
+    _require_equal_types(where, given, streams)
     return MappingProxyType({name: tuple(given[name]) for name in sources})
+
+
+def _require_equal_types(
+    where: str, by: Mapping[str, list[str]], streams: Mapping[str, StreamSpec]
+) -> None:
+    kinds = [
+        (f"{name}.{column}", streams[name].arrow_schema.field(column).type)
+        for name, columns in by.items()
+        for column in columns
+    ]
+    width = len(next(iter(by.values())))
+    for number, (column, kind) in enumerate(kinds):
+        first, wanted = kinds[number % width]
+        if kind != wanted:
+            raise ApplicationError(
+                f"{where}.by: {first} is {wanted} and {column} is {kind}; keys need one type"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +306,7 @@ def require_sound(where: str, part: Sequence, streams: list[StreamSpec]) -> None
                 f"{where}: {step.name!r} is the name of a column or a key word; give the step "
                 "another name"
             )
-        if steps.setdefault(step.name, step) != step:
+        if steps.setdefault(step.name.lower(), step) != step:
             raise ApplicationError(
                 f"{where}: the step {step.name!r} has two conditions; give one of them another name"
             )

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
+from ha_engine.query.patterns.automaton import states_of, steps_before
 from ha_engine.query.patterns.pattern import (
     Absent,
     AfterMatch,
@@ -33,10 +35,11 @@ KEYS, EVENTS_MAX = 40, 16
 
 @dataclass(frozen=True)
 class Clause:
-    """A part of a condition."""
+    """A part of a condition, and the step to whose events it refers."""
 
     sql: str
     holds: Condition
+    step: str | None = None
 
 
 def of(taken: Taken, step: str) -> list[Event]:
@@ -56,12 +59,14 @@ def above_step(step: str) -> Clause:
         earlier = of(taken, step)
         return bool(earlier) and event.value >= earlier[-1].value
 
-    return Clause(f"value >= {step}.value", holds)
+    return Clause(f"value >= {step}.value", holds, step)
 
 
 def count_below(step: str, most: int) -> Clause:
     return Clause(
-        f"count({step}) <= {most}", lambda event, taken, before: len(of(taken, step)) <= most
+        f"count({step}) <= {most}",
+        lambda event, taken, before: len(of(taken, step)) <= most,
+        step,
     )
 
 
@@ -70,7 +75,7 @@ def sum_above(step: str, least: int) -> Clause:
         earlier = of(taken, step)
         return bool(earlier) and sum(one.value for one in earlier) > least
 
-    return Clause(f"sum({step}.value) > {least}", holds)
+    return Clause(f"sum({step}.value) > {least}", holds, step)
 
 
 def above_first(step: str) -> Clause:
@@ -78,7 +83,7 @@ def above_first(step: str) -> Clause:
         earlier = of(taken, step)
         return bool(earlier) and event.value >= earlier[0].value
 
-    return Clause(f"first({step}.value) <= value", holds)
+    return Clause(f"first({step}.value) <= value", holds, step)
 
 
 def above_previous(within: int) -> Clause:
@@ -112,6 +117,8 @@ class Case:
 def cases(draw: st.DrawFn) -> Case:
     within = draw(st.integers(2, 12))
     conditions: dict[str, Condition] = {}
+    references: list[tuple[str, str]] = []
+    earlier: list[str] = []  # the steps that may come before the next one
 
     def step() -> Step:
         name = f"s{len(conditions)}"
@@ -119,28 +126,36 @@ def cases(draw: st.DrawFn) -> Case:
         clauses = draw(st.lists(st.sampled_from([*kinds, value_above(0)]), min_size=1, max_size=1))
         others = [
             *(value_above(least) for least in range(2)),
-            *(above_step(other) for other in [*conditions, name]),
-            *(count_below(other, most) for other in [*conditions, name] for most in (1, 2)),
-            *(sum_above(other, least) for other in [*conditions, name] for least in (1, 3)),
-            *(above_first(other) for other in [*conditions, name]),
+            *(above_step(other) for other in [*earlier, name]),
+            *(count_below(other, most) for other in [*earlier, name] for most in (1, 2)),
+            *(sum_above(other, least) for other in [*earlier, name] for least in (1, 3)),
+            *(above_first(other) for other in [*earlier, name]),
             above_previous(within),
         ]
         clauses += draw(st.lists(st.sampled_from(others), max_size=1))
         drawn = tuple(clauses)
+        references.extend((name, one.step) for one in drawn if one.step not in (None, name))
         conditions[name] = lambda event, taken, before: all(
             one.holds(event, taken, before) for one in drawn
         )
         return Step(name, "events", " AND ".join(one.sql for one in drawn))
 
     def one() -> Part:
-        return One(step(), adjacent=draw(st.sampled_from([False, False, True])))
+        one = step()
+        earlier.append(one.name)
+        return One(one, adjacent=draw(st.sampled_from([False, False, True])))
 
     def part(depth: int) -> Part:
         kind = draw(st.sampled_from(["one", "one", "repeat", "choice", "sequence"][: 3 + depth]))
         if kind == "one":
             return one()
         if kind == "choice":
-            return Choice(tuple(part(depth - 1) for _ in range(2)))
+            before, ways = list(earlier), []
+            for _ in range(2):
+                ways.append((part(depth - 1), earlier[len(before) :]))
+                earlier[:] = before
+            earlier.extend(name for _, names in ways for name in names)
+            return Choice(tuple(way for way, _ in ways))
         if kind == "sequence":
             return Sequence(tuple(part(depth - 1) for _ in range(2)))
         inner = part(depth - 1) if depth else one()
@@ -160,6 +175,8 @@ def cases(draw: st.DrawFn) -> Case:
         seconds = draw(st.sampled_from([None, 1.0, 3.0]))
         parts.append(Absent(step(), seconds))
     whole = Sequence(tuple(parts))
+    before = steps_before(states_of(whole))
+    assume(all(step in before.get(name, {step}) for name, step in references))
     taking = list(dict.fromkeys(step.name for step in _taking(whole)))
     after = draw(st.sampled_from(AfterMatch))
     names = after in (AfterMatch.TO_FIRST, AfterMatch.TO_LAST)

@@ -232,3 +232,43 @@ def test_an_event_that_a_step_awaits_does_not_count_as_absent(spark: Any) -> Non
     """
     assert found(spark, text, [(0, "a"), (1, "b")]) == [([0, 1], 1)]
     assert found(spark, text, [(0, "a"), (1, "c"), (2, "b")]) == []
+
+
+def test_names_of_steps_and_columns_ignore_case(spark: Any) -> None:
+    text = """
+    sequence:
+      - a: kind = 'a'
+      - z+: KIND = 'z' AND count(Z) <= 2 AND sum(z.Value) >= sum(Z.value) AND A.number < Number
+      - end: kind = 'e'
+    within: 9 s
+    """
+    events = [(0, "a"), (1, "z"), (2, "z"), (3, "e")]
+    assert [taken for taken, _ in found(spark, text, events)] == [[0, 1, 2, 3]]
+
+
+def test_a_value_of_an_event_that_is_not_taken_is_not_evaluated(spark: Any) -> None:
+    text = """
+    sequence: [a: kind = 'a', z: kind = 'z' AND value > a.value]
+    within: 9 s
+    yield: {numbers: collect_list(number), share: sum(100 / nullif(z.value - 1, 0))}
+    """.replace("nullif(z.value - 1, 0)", "(z.value - 1)")
+    one = pattern(text)
+    keys = {7: [Event(at, at, kind, at) for at, kind in enumerate("azz")]}
+    keys[7][0] = Event(0, 0, "a", 1)
+    with interpreted(spark):
+        (row,) = matches(spark, one, keys, ())
+    assert row[3] == [0, 2]
+
+
+def test_ways_that_multiply_fail_before_they_fill_the_memory(spark: Any) -> None:
+    text = """
+    sequence:
+      - a: kind = 'a'
+      - group*: [any_of: [{x: kind = 'b'}, {y: kind = 'b'}]]
+      - z: kind = 'z' AND size(collect_list(x.value)) > size(collect_list(y.value))
+    within: 1 h
+    max_state_per_key: 256KiB
+    """
+    keys = {7: [Event(at, at, "b" if at else "a", at) for at in range(40)]}
+    with interpreted(spark), pytest.raises(Exception, match="max_state_per_key"):
+        matches(spark, pattern(text), keys, ())

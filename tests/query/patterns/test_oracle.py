@@ -61,7 +61,7 @@ def compare_many(spark: Any, count: int) -> None:
     """Compare ``count`` random patterns, of which most must have matches."""
     found: list[int] = []
 
-    @settings(max_examples=count, phases=[Phase.generate])
+    @settings(max_examples=count, phases=[Phase.generate], deadline=None)
     @given(case=cases(), seed=st.integers(0, 1 << 32), cuts=CUTS)
     def compare(case: Case, seed: int, cuts: list[int]) -> None:
         found.append(require_equal(spark, case, seed, cuts))

@@ -200,8 +200,11 @@ def test_too_many_keys_fail_their_query(
     assert failure.reason.startswith("StateTooLarge: the state has 3 keys; the limit is max_keys")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("amount: placed.value", "amount: placed.ratio"), ("by: [key]", "by: [text]")]
+)
 def test_the_state_of_another_pattern_is_refused(
-    node: LocalNode, application: Applications, runner: Runners
+    node: LocalNode, application: Applications, runner: Runners, old: str, new: str
 ) -> None:
     app = application(UNPAID)
     first = runner(app)
@@ -210,7 +213,8 @@ def test_the_state_of_another_pattern_is_refused(
     node.mark("unpaid")
     node.admitted("unpaid", 1)
     first.halt("unpaid")
-    changed = application(UNPAID.replace("amount: placed.value", "amount: placed.ratio"))
+    other = UNPAID.replace(old, new).replace("{key: key, ", "{")
+    changed = application(other)
     runner(changed).run(run_command(changed.queries["unpaid"]))
     node.append(app.streams["events"], [event(1, "a", "placed")])
     node.mark("unpaid")

@@ -53,9 +53,11 @@ record Automaton(
 
   /**
    * A step: the stream of its events, what depends on earlier events in its condition, or null, and
-   * the slots after its event, or null if they do not change.
+   * the slots after its event, or null if they do not change. With {@code updatesFirst} the
+   * condition is about the slots after the event.
    */
-  record Step(String name, int stream, Expression condition, Expression[] updates)
+  record Step(
+      String name, int stream, Expression condition, Expression[] updates, boolean updatesFirst)
       implements Serializable {}
 
   boolean isKept() {

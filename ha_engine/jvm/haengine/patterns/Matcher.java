@@ -7,6 +7,7 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Set;
 import java.util.function.BiConsumer;
+import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.BasePredicate;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -23,6 +24,9 @@ import scala.jdk.javaapi.CollectionConverters;
  * matcher, because the compiled expressions reuse their rows.
  */
 final class Matcher {
+  /** The bytes of a way besides its memory, roughly. */
+  private static final int WAY_BYTES = 64;
+
   private final Automaton automaton;
   private final BasePredicate[] conditions;
   private final UnsafeProjection[] updates;
@@ -58,7 +62,7 @@ final class Matcher {
   }
 
   /** Match the waiting events up to {@code watermark}, after which no event at that time comes. */
-  void advance(KeyState state, long watermark, BiConsumer<Run, Way> found) {
+  void advance(Row key, KeyState state, long watermark, BiConsumer<Run, Way> found) {
     Iterator<Event> waiting = state.waiting.iterator();
     while (waiting.hasNext()) {
       Event event = waiting.next();
@@ -68,6 +72,7 @@ final class Matcher {
       waiting.remove();
       pass(state, event.micros() - 1, found);
       take(state, event);
+      requireRoom(key, state);
       release(state, found);
     }
     pass(state, watermark, found);
@@ -163,6 +168,19 @@ final class Matcher {
     if (automaton.isKept()) {
       state.history = histories[event.stream()].apply(joined(event.row(), emptyMemory, history)).copy();
       state.lastMicros = event.micros();
+    }
+  }
+
+  /** Fail before the ways of a key use up the memory, since each event may double them. */
+  private void requireRoom(Row key, KeyState state) {
+    long bytes = 0;
+    for (Run run : state.runs) {
+      for (Way way : run.ways()) {
+        bytes += WAY_BYTES + way.memory().getSizeInBytes();
+      }
+    }
+    if (bytes > automaton.keyBytesMax()) {
+      throw new PatternStateTooLarge(key, bytes, state, automaton.keyBytesMax());
     }
   }
 
@@ -299,14 +317,18 @@ final class Matcher {
     if ((event.steps() >> step & 1) == 0) {
       return null;
     }
-    UnsafeRow later = memory;
-    if (updates[step] != null) {
-      later = updates[step].apply(joined(event.row(), memory, history)).copy();
-    }
+    boolean first = automaton.steps()[step].updatesFirst();
+    UnsafeRow later = first ? updated(step, event, memory, history) : memory;
     if (conditions[step] != null && !conditions[step].eval(joined(event.row(), later, history))) {
       return null;
     }
-    return later;
+    return first ? later : updated(step, event, memory, history);
+  }
+
+  private UnsafeRow updated(int step, Event event, UnsafeRow memory, UnsafeRow history) {
+    return updates[step] == null
+        ? memory
+        : updates[step].apply(joined(event.row(), memory, history)).copy();
   }
 
   private InternalRow joined(UnsafeRow event, UnsafeRow memory, UnsafeRow history) {

@@ -74,6 +74,7 @@ final class Matching implements FlatMapGroupsWithStateFunction<Row, Row, byte[],
     List<Row> found = new ArrayList<>();
     long watermark = group.getCurrentWatermarkMs();
     ready.matcher.advance(
+        key,
         state,
         watermark * MICROS_PER_MILLI,
         (run, match) -> found.add(row(key, run, match, ready)));

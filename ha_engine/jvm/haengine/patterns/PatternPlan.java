@@ -1,5 +1,6 @@
 package haengine.patterns;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -28,12 +29,14 @@ import org.apache.spark.sql.catalyst.expressions.CommonExpressionDef;
 import org.apache.spark.sql.catalyst.expressions.CommonExpressionId;
 import org.apache.spark.sql.catalyst.expressions.CommonExpressionRef;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Nondeterministic;
 import org.apache.spark.sql.catalyst.expressions.Unevaluable;
 import org.apache.spark.sql.catalyst.expressions.With;
 import org.apache.spark.sql.catalyst.expressions.package$;
 import org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.classic.ExpressionUtils;
 import org.apache.spark.sql.functions;
 import org.apache.spark.sql.streaming.GroupStateTimeout;
@@ -73,7 +76,7 @@ public final class PatternPlan {
   private record Parts(Expression local, Expression rest, List<Expression> updates) {}
 
   private final Program program;
-  private final String states;
+  private final String shape;
   private final List<Expression> initialMemory;
   private final List<Expression> initialHistory;
   private final StructType memory;
@@ -85,7 +88,8 @@ public final class PatternPlan {
   /** {@code memory} and {@code history} select the values of the slots before any event. */
   public PatternPlan(String program, Dataset<Row> memory, Dataset<Row> history) throws Exception {
     this.program = JSON.readValue(program, Program.class);
-    this.states = JSON.readTree(program).get("states").toString();
+    JsonNode tree = JSON.readTree(program);
+    this.shape = "" + tree.get("streams") + tree.get("steps") + tree.get("states");
     this.initialMemory = selected(memory);
     this.initialHistory = selected(history);
     this.memory = memory.schema();
@@ -197,7 +201,8 @@ public final class PatternPlan {
       Expression rest = parts.rest() == null ? null : bound(parts.rest(), row);
       boolean changes = !parts.updates().equals(memoryOf(part.stream()));
       Expression[] updates = changes ? bound(parts.updates(), row) : null;
-      bound[step] = new Automaton.Step(part.name(), part.stream(), rest, updates);
+      boolean first = parts.rest() != null && needsOwn(parts, memoryOf(part.stream()));
+      bound[step] = new Automaton.Step(part.name(), part.stream(), rest, updates, first);
     }
     Expression[][] kept = new Expression[inputs.size()][];
     for (int stream = 0; stream < kept.length; stream++) {
@@ -254,9 +259,16 @@ public final class PatternPlan {
         .toList();
   }
 
+  /** Whether the condition of a step depends on a slot that its own event changes. */
+  private static boolean needsOwn(Parts parts, List<Attribute> slots) {
+    return IntStream.range(0, slots.size())
+        .filter(slot -> !parts.updates().get(slot).equals(slots.get(slot)))
+        .anyMatch(slot -> parts.rest().references().contains(slots.get(slot)));
+  }
+
   /** A checksum of all that the bytes of a {@link KeyState} depend on. */
   private int layout(StructType[] events) {
-    StringBuilder text = new StringBuilder(states);
+    StringBuilder text = new StringBuilder(shape);
     text.append(program.afterMatch()).append(program.afterStep());
     for (StructType schema : events) {
       text.append(schema.toDDL());
@@ -364,6 +376,15 @@ public final class PatternPlan {
   /** The expressions that a frame selects. */
   private static List<Expression> selected(Dataset<Row> frame) {
     LogicalPlan plan = ReplaceExpressions$.MODULE$.apply(analyzed(frame));
+    LogicalPlan below = plan;
+    while (below instanceof Project project) {
+      below = project.child();
+    }
+    if (!(plan instanceof Project) || below instanceof Window) {
+      throw new IllegalArgumentException(
+          "a pattern knows the aggregates count, sum, avg, min, max, first, last and collect_list, "
+              + "without DISTINCT and FILTER, and no window function; use these");
+    }
     List<Expression> found = new ArrayList<>();
     for (var one : CollectionConverters.asJava(((Project) plan).projectList())) {
       Expression expression = one instanceof Alias alias ? alias.child() : (Expression) one;
@@ -393,9 +414,13 @@ public final class PatternPlan {
     return expression.withNewChildren(seq(changed));
   }
 
-  /** The expression. Throws IllegalArgumentException if only a plan of Spark can evaluate it. */
+  /**
+   * The expression. Throws IllegalArgumentException if only a plan of Spark can evaluate it, or if
+   * its value differs from call to call.
+   */
   private static Expression evaluable(Expression expression) {
-    if (expression instanceof Unevaluable && !(expression instanceof Attribute)) {
+    boolean unknown = expression instanceof Unevaluable && !(expression instanceof Attribute);
+    if (unknown || expression instanceof Nondeterministic) {
       throw new IllegalArgumentException(
           "a pattern cannot evaluate " + expression.sql() + "; use an expression without it");
     }

@@ -6,7 +6,7 @@ import org.apache.spark.sql.Row;
 final class PatternStateTooLarge extends RuntimeException {
   private static final long serialVersionUID = 1L;
 
-  PatternStateTooLarge(Row key, int bytes, KeyState state, int bytesMax) {
+  PatternStateTooLarge(Row key, long bytes, KeyState state, int bytesMax) {
     super(
         String.format(
             "the state of the key %s has %,d bytes, with %,d waiting events and %,d open matches; "

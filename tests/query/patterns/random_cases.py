@@ -120,16 +120,17 @@ def cases(draw: st.DrawFn) -> Case:
     references: list[tuple[str, str]] = []
     earlier: list[str] = []  # the steps that may come before the next one
 
-    def step() -> Step:
+    def step(*, absent: bool = False) -> Step:
         name = f"s{len(conditions)}"
+        known = earlier if absent else [*earlier, name]
         kinds = [kind_is(kind) for kind in KINDS]
         clauses = draw(st.lists(st.sampled_from([*kinds, value_above(0)]), min_size=1, max_size=1))
         others = [
             *(value_above(least) for least in range(2)),
-            *(above_step(other) for other in [*earlier, name]),
-            *(count_below(other, most) for other in [*earlier, name] for most in (1, 2)),
-            *(sum_above(other, least) for other in [*earlier, name] for least in (1, 3)),
-            *(above_first(other) for other in [*earlier, name]),
+            *(above_step(other) for other in known),
+            *(count_below(other, most) for other in known for most in (1, 2)),
+            *(sum_above(other, least) for other in known for least in (1, 3)),
+            *(above_first(other) for other in known),
             above_previous(within),
         ]
         clauses += draw(st.lists(st.sampled_from(others), max_size=1))
@@ -169,11 +170,11 @@ def cases(draw: st.DrawFn) -> Case:
     for _ in range(draw(st.integers(0, 3))):
         following = part(2)
         if draw(st.integers(0, 4)) == 0:
-            parts.append(Absent(step()))
+            parts.append(Absent(step(absent=True)))
         parts.append(following)
     if draw(st.integers(0, 3)) == 0:
         seconds = draw(st.sampled_from([None, 1.0, 3.0]))
-        parts.append(Absent(step(), seconds))
+        parts.append(Absent(step(absent=True), seconds))
     whole = Sequence(tuple(parts))
     before = steps_before(states_of(whole))
     assume(all(step in before.get(name, {step}) for name, step in references))

@@ -26,7 +26,7 @@ Check = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
     """Return exit code, stdout and stderr for these sections beside a valid application."""
-    for file in APPLICATIONS.iterdir():
+    for file in filter(Path.is_file, APPLICATIONS.iterdir()):
         shutil.copy(file, tmp_path)
 
     def run(**sections: object) -> tuple[int, str, str]:

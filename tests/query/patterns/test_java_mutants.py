@@ -1,6 +1,6 @@
 """Mutants of the classes that match patterns: the oracle must find each of them.
 
-    python -m tests.query.patterns.test_mutants ENGINE_JAR DRIVER_JAR
+    python -m tests.query.patterns.test_java_mutants ENGINE_JAR DRIVER_JAR
 
 compares random patterns with the classes of these jars.
 """
@@ -67,7 +67,7 @@ def mutated(directory: Path, name: str, old: str, new: str) -> tuple[Path, Path]
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: f"{one[0]}: {one[1]} -> {one[2]}")
 def test_the_oracle_finds_the_mutant(tmp_path: Path, mutant: tuple[str, str, str]) -> None:
     jars = map(str, mutated(tmp_path, *mutant))
-    command = [sys.executable, "-m", "tests.query.patterns.test_mutants", *jars]
+    command = [sys.executable, "-m", "tests.query.patterns.test_java_mutants", *jars]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0, "no pattern has other matches"
     assert re.search(r"AssertionError|haengine\.patterns|Timeout timestamp", done.stderr), (

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
-GRANULARITIES = ("second", "minute", "hour", "day", "week", "month", "year")
+Granularity = Literal["second", "minute", "hour", "day", "week", "month", "year"]
+GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
 START = "start"
 """The column with the start of a period."""
 

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ha_engine.aggregation import Aggregation, Question
+from ha_engine.aggregation import Aggregation, Granularity, Question
 from ha_engine.api.bodies import AggregationRows
 from ha_engine.auth import Right
 from ha_engine.errors import (
@@ -49,7 +49,7 @@ _READ = Operation(
             "per",
             "query",
             "Length of the periods; the shortest that the aggregation has, if left out.",
-            Literal["second", "minute", "hour", "day", "week", "month", "year"],
+            Granularity,
         ),
         Parameter("from", "query", f"Periods that begin then or later, such as {_TIME}."),
         Parameter("to", "query", "Periods that begin before then."),

@@ -83,7 +83,7 @@ def run_suite(path: Path, names: Sequence[str], say: Say) -> SuiteResult:
     """Run the tests ``names`` of a file, or all of them.
 
     All events are decoded before Spark starts, so that an error in the file shows at once. Raises
-    BadTestFile, ApplicationError, JavaMissing, ClusterJarMissing.
+    BadTestFile, ApplicationError, JavaMissing, JarMissing.
     """
     began = time.monotonic()
     check_java()
@@ -100,7 +100,6 @@ def run_suite(path: Path, names: Sequence[str], say: Say) -> SuiteResult:
 
 @contextmanager
 def _spark(application: StreamApplication, say: Say) -> Iterator[SparkSession]:
-    has_patterns = any(query.patterns for query in application.queries.values())
     with TemporaryDirectory(prefix="ha-engine-") as scratch:
         settings = SparkSettings(
             master="local[1]",
@@ -108,7 +107,7 @@ def _spark(application: StreamApplication, say: Say) -> Iterator[SparkSession]:
             spark={"spark.sql.streaming.numRecentProgressUpdates": str(_PROGRESS_KEPT)},
             scratch=Path(scratch) / "spark",
             java_options=BRIEF_JAVA,
-            jars=(engine_jar(),) if has_patterns else (),
+            jars=(engine_jar(),) if application.has_patterns else (),
         )
         say("starting Spark")
         began = time.monotonic()

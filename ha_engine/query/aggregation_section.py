@@ -6,13 +6,20 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 from pydantic import AfterValidator, Field
 
-from ha_engine.aggregation import GRANULARITIES, START, Aggregation, Value, ValueFunction
+from ha_engine.aggregation import (
+    GRANULARITIES,
+    START,
+    Aggregation,
+    Granularity,
+    Value,
+    ValueFunction,
+)
 from ha_engine.errors import ApplicationError
 from ha_engine.query.file_words import Name, Section
 
@@ -56,9 +63,6 @@ def _time_zone(name: str) -> str:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"{name!r} is not a time zone; write one such as Europe/Berlin") from None
     return name
-
-
-Granularity = Literal["second", "minute", "hour", "day", "week", "month", "year"]
 
 
 class AggregationSection(Section):

@@ -115,7 +115,7 @@ def steps_before(states: tuple[State, ...]) -> dict[str, set[str]]:
 
 
 def _awaited(rest: Rest) -> Iterator[_Awaited]:
-    """What a way with ``rest`` before it awaits, the preferred first."""
+    """The steps that a way with ``rest`` before it awaits, the preferred first."""
     if not rest:
         yield _Awaited(None)
         return
@@ -142,7 +142,7 @@ def _awaited(rest: Rest) -> Iterator[_Awaited]:
 
 
 def _once_less(repeat: Repeat) -> Rest:
-    """What remains of ``repeat`` after one repetition."""
+    """The rest of ``repeat`` after one repetition."""
     most = None if repeat.most is None else repeat.most - 1
     if most == 0:
         return ()

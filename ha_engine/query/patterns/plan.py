@@ -103,7 +103,7 @@ class Planner:
         return plan
 
     def _program(self) -> dict[str, Any]:
-        """What the JVM must know besides the expressions."""
+        """The streams, steps, states and limits of the pattern, for the JVM."""
         pattern = self._pattern
         steps = pattern.steps
         numbers = {step: number for number, step in enumerate(steps)}

@@ -56,8 +56,7 @@ record Automaton(
    * the slots after its event, or null if they do not change. With {@code updatesFirst} the
    * condition is about the slots after the event.
    */
-  record Step(
-      String name, int stream, Expression condition, Expression[] updates, boolean updatesFirst)
+  record Step(int stream, Expression condition, Expression[] updates, boolean updatesFirst)
       implements Serializable {}
 
   boolean isKept() {

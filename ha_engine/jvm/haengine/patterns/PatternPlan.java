@@ -202,7 +202,7 @@ public final class PatternPlan {
       boolean changes = !parts.updates().equals(memoryOf(part.stream()));
       Expression[] updates = changes ? bound(parts.updates(), row) : null;
       boolean first = parts.rest() != null && needsOwn(parts, memoryOf(part.stream()));
-      bound[step] = new Automaton.Step(part.name(), part.stream(), rest, updates, first);
+      bound[step] = new Automaton.Step(part.stream(), rest, updates, first);
     }
     Expression[][] kept = new Expression[inputs.size()][];
     for (int stream = 0; stream < kept.length; stream++) {

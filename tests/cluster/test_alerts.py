@@ -31,12 +31,12 @@ from tests.programs import needs
 from tests.waiting import wait_until
 
 STREAM, PARTITIONS = "numbers", 3
-METRICS = {
-    "spark.metrics.conf.*.sink.prometheusServlet.class": (
-        "org.apache.spark.metrics.sink.PrometheusServlet"
-    ),
-    "spark.metrics.conf.*.sink.prometheusServlet.path": "/metrics/prometheus",
-}
+SPARK_CONF = Path(__file__).parents[2] / "compose" / "cluster" / "spark.conf"
+METRICS = dict(
+    line.split()
+    for line in SPARK_CONF.read_text().splitlines()
+    if line.startswith("spark.metrics.")
+)
 PATIENCE = 240
 """The increase of refused requests counts for two minutes."""
 

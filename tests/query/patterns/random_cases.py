@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +22,7 @@ from ha_engine.query.patterns.pattern import (
     Sequence,
     Step,
     can_be_empty,
+    taken_steps_of,
 )
 from tests.query.patterns.oracle import Condition, Event, Taken
 
@@ -110,7 +110,7 @@ class Case:
     @property
     def taking(self) -> list[str]:
         """The names of the steps that take events."""
-        return list(dict.fromkeys(step.name for step in _taking(self.pattern.part)))
+        return list(dict.fromkeys(step.name for step in taken_steps_of(self.pattern.part)))
 
 
 @st.composite
@@ -178,7 +178,7 @@ def cases(draw: st.DrawFn) -> Case:
     whole = Sequence(tuple(parts))
     before = steps_before(states_of(whole))
     assume(all(step in before.get(name, {step}) for name, step in references))
-    taking = list(dict.fromkeys(step.name for step in _taking(whole)))
+    taking = list(dict.fromkeys(step.name for step in taken_steps_of(whole)))
     after = draw(st.sampled_from(AfterMatch))
     names = after in (AfterMatch.TO_FIRST, AfterMatch.TO_LAST)
     columns = {
@@ -197,19 +197,6 @@ def cases(draw: st.DrawFn) -> Case:
         draw(st.sampled_from(taking)) if names else None,
     )
     return Case(pattern, conditions)
-
-
-def _taking(part: Part) -> Iterator[Step]:
-    match part:
-        case Absent():
-            return
-        case One(step):
-            yield step
-        case Repeat(inner):
-            yield from _taking(inner)
-        case Sequence(parts) | Choice(parts):
-            for one in parts:
-                yield from _taking(one)
 
 
 def streams(chance: random.Random) -> list[list[Event]]:

@@ -1,6 +1,7 @@
 """Classes for Spark's JVM. ``haengine.kafka`` reads Kafka at the offsets that the node decides,
 ``haengine.shuffle`` reads the blocks of a shuffle in one order, ``haengine.kubernetes`` lists and
-deletes the pods of executors, and ``haengine.patterns`` finds patterns of events.
+deletes the pods of executors, ``haengine.patterns`` finds patterns of events, and
+``haengine.streaming`` keeps the watermarks of a query's streams.
 
 - build: compile them to a jar.
 """
@@ -22,3 +23,8 @@ def engine_jar() -> Path:
             "or build the jar with 'python -m ha_engine.jvm.build', which needs a JDK"
         )
     return JAR.resolve()
+
+
+def installed_jars() -> tuple[Path, ...]:
+    """The jar, or nothing in an installation from source that did not build it."""
+    return (JAR.resolve(),) if JAR.is_file() else ()

@@ -44,9 +44,13 @@ def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
 
 
 def needs_jar(config: Config, application: StreamApplication) -> bool:
-    """Whether Spark needs the engine's classes for the JVM."""
+    """Whether Spark certainly needs the engine's classes for the JVM.
+
+    Spark also needs them if a Python function sets several watermarks, which its plan shows later.
+    """
     has_log = any(stream.log is not None for stream in application.streams.values())
-    return config.execution.on_cluster or has_log or application.has_patterns
+    several = any(map(application.has_several_watermarks, application.queries))
+    return config.execution.on_cluster or has_log or application.has_patterns or several
 
 
 def check_place(config: Config) -> str | None:
@@ -68,7 +72,7 @@ def supervisor_settings(config: Config, application: StreamApplication) -> dict[
     return {
         "node": config.node.id,
         "data_dir": str(config.node.data_dir.resolve()),
-        "query": _query_command(config, needs_jar(config, application)),
+        "query": _query_command(config),
         "query_environment": _query_environment(config),
         "start_timeout": config.query.start_timeout,
         "log": config.log.model_dump(),
@@ -76,13 +80,12 @@ def supervisor_settings(config: Config, application: StreamApplication) -> dict[
     }
 
 
-def _query_command(config: Config, needs_jar: bool) -> list[str]:
+def _query_command(config: Config) -> list[str]:
     data_dir = config.node.data_dir
     settings = {
         "query": config.query.model_dump(),
         "execution": config.execution.model_dump(include={"master", "executors", "kubernetes"}),
         "driver_hosts": driver_hosts(config),
-        "needs_jar": needs_jar,
         "log": {"node": config.node.id, **config.log.model_dump()},
         "checkpoint_dir": str(config.checkpoint_dir),
         "checkpoint_url": config.checkpoint_url,

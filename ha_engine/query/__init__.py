@@ -38,6 +38,7 @@ application file.
 ``object_path`` reads the objects of a checkpoint like files in directories.
 ``state_partitions`` changes the number of partitions of a state between two batches.
 ``skew`` finds how unevenly the rows are divided among these partitions.
+``watermarks`` keeps the watermarks of several streams over a restart.
 ``runner`` starts, watches and stops the streaming queries.
 ``reports`` sends digests and progress to the node process, outside a batch's critical path.
 ``progress`` converts Spark's progress of a batch.

@@ -370,6 +370,11 @@ class StreamApplication:
     def has_patterns(self) -> bool:
         return any(query.patterns for query in self.queries.values())
 
+    def has_several_watermarks(self, query: str) -> bool:
+        """Whether more than one stream that the query reads has a watermark in the file."""
+        streams = (self.streams[name] for name in self.queries[query].streams)
+        return sum(stream.watermark is not None for stream in streams) > 1
+
     @property
     def digest(self) -> str:
         """The digest of all streams, sources, queries and sinks.

@@ -6,17 +6,17 @@ Spark's batch numbers may differ between nodes; only a mark means the same batch
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ha_engine.errors import QueryProcessFailed
 from ha_engine.query.checkpoint_files import batches_of
 from ha_engine.query.object_path import CheckpointPath, ObjectPath, listed_again
 from ha_engine.system.disk import disk
-from ha_engine.system.files import replace_file
 
 _NO_OFFSET = "-"
 _HEADING_LINES = 2  # the version of the log's format, and Spark's metadata of the batch
 _METADATA_LINE = 1
+_WATERMARKS = "ha_engine.watermarks"
 
 
 class SourcesDisagree(QueryProcessFailed):
@@ -70,14 +70,47 @@ def add_sources(checkpoint: CheckpointPath, sources: int) -> None:
             _replace(log, "\n".join(lines).encode())
 
 
+def note_watermarks(
+    checkpoint: CheckpointPath, batch_id: int, watermarks: Sequence[int | None]
+) -> None:
+    """Write the watermark of each stream after Spark's batch ``batch_id`` to the offset log.
+
+    ``watermarks`` are in milliseconds since 1970. Spark ignores a setting that it does not know.
+    Raises DiskFailed.
+    """
+    log = checkpoint / "offsets" / str(batch_id)
+    lines = log.read_text(encoding="utf-8").splitlines()
+    metadata = json.loads(lines[_METADATA_LINE])
+    metadata["conf"][_WATERMARKS] = json.dumps(watermarks)
+    lines[_METADATA_LINE] = json.dumps(metadata)
+    _replace(log, "\n".join(lines).encode())
+
+
+def watermarks_before(checkpoint: CheckpointPath, batch_id: int) -> list[int | None]:
+    """The watermark of each stream before Spark's batch ``batch_id``, or after it if the batch was
+    run before. The list is empty if no batch has noted them. Raises OSError."""
+    for number in (batch_id, batch_id - 1):
+        try:
+            log = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        noted = json.loads(log.splitlines()[_METADATA_LINE])["conf"].get(_WATERMARKS)
+        if noted is not None:
+            return list(json.loads(noted))
+    return []
+
+
 def _replace(log: CheckpointPath, content: bytes) -> None:
     if isinstance(log, ObjectPath):
         log.write_bytes(content)
         return
     with disk(log.parent):
         log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
-        # A snapshot may have a link to the file, so that it must not be written in place.
-        replace_file(log, [content])
+        # A snapshot may have a link to the file, so that it must not be written in place. Spark
+        # does not fsync its files either.
+        draft = log.with_suffix(".tmp")
+        draft.write_bytes(content)
+        draft.replace(log)
 
 
 def mark_of(offset: str | None) -> int:

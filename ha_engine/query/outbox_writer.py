@@ -24,6 +24,7 @@ from ha_engine.query.offsets import mark_of_batch
 from ha_engine.query.reports import UNCOMPARED, Reports
 from ha_engine.query.state_limit import StateLimit
 from ha_engine.query.state_partitions import FIXED, Partitions
+from ha_engine.query.watermarks import OneWatermark, Watermarks
 from ha_engine.system.disk import disk
 from ha_engine.v1 import local_pb2 as pb
 
@@ -58,9 +59,9 @@ class OutboxWriter:
     """The function that Spark calls for each batch.
 
     If there are ``buckets``, Spark's tasks write the rows to the sink, and the batch in the outbox
-    has none. ``partitions`` are those of the running query's state, and ``limit`` is that of its
-    keys. ``error`` is the exception that ended the last call, in whose place Spark gets a
-    BatchFailed.
+    has none. ``partitions`` are those of the running query's state, ``limit`` is that of its keys,
+    and ``watermarks`` are those of its streams. ``error`` is the exception that ended the last
+    call, in whose place Spark gets a BatchFailed.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class OutboxWriter:
         buckets: BucketWriter | None = None,
         partitions: Partitions = FIXED,
         limit: StateLimit | None = None,
+        watermarks: Watermarks | OneWatermark | None = None,
     ) -> None:
         self._partitions, self._limit = partitions, limit or StateLimit(None)
+        self._watermarks = watermarks or OneWatermark()
         self._place, self._checkpoint, self._buckets = place, checkpoint, buckets
         self._link, self._reports = link, reports
         self.error: Exception | None = None
@@ -83,11 +86,13 @@ class OutboxWriter:
             number = mark_of_batch(self._checkpoint, batch_id)
             self._partitions.require(number)
             self._limit.require()
+            self._watermarks.restore(batch_id)
             if self._buckets is None:
                 self.put(number, frame.toArrow())
             else:
                 rows = self._buckets.write(number, frame)
                 self.put(number, WRITTEN_BY_TASKS, rows)
+            self._watermarks.note(batch_id)
         except Exception as error:
             self.error = error
             # When a query stops, Spark searches the text of an error by a regular expression. The

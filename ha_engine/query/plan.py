@@ -52,12 +52,14 @@ class PlannedQuery:
 
     ``schema`` is the Arrow schema of the query's batches. ``gets_sources`` says whether the query
     may have more sources than its checkpoint, since a stream is in the journal and in a topic.
+    ``has_several_watermarks`` says whether more than one stream has a watermark.
     """
 
     spec: QuerySpec
     frame: DataFrame
     schema: pa.Schema
     gets_sources: bool
+    has_several_watermarks: bool
 
 
 def plan_query(
@@ -85,7 +87,8 @@ def plan_query(
             refuse_non_deterministic(spec.name, one)
     refuse_unsupported(spec.name, frame, spec.output_mode)
     gets_sources = any(application.streams[name].is_in_both for name in spec.streams)
-    return PlannedQuery(spec, frame, _arrow_schema(spec.name, frame), gets_sources)
+    schema = _arrow_schema(spec.name, frame)
+    return PlannedQuery(spec, frame, schema, gets_sources, _watermarks(frame) > 1)
 
 
 def sources_of(frame: DataFrame) -> int:
@@ -248,6 +251,12 @@ def _refuse_two_watermarks(name: str, frame: DataFrame) -> None:
             raise ApplicationError(
                 f"query {name} sets a watermark on a stream that has one in the file; keep one"
             )
+
+
+def _watermarks(frame: DataFrame) -> int:
+    """The number of watermarks that Spark keeps for ``frame``, which may have one twice."""
+    nodes = filter(_is_watermark, plan_nodes(analyzed(frame)))
+    return len({str(node.nodeId()) for node in nodes})
 
 
 def _is_watermark(node: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from ha_engine.errors import DiskFailed, Fenced, QueryProcessFailed, SinkUnavailable, StateLost
+from ha_engine.jvm import engine_jar
 from ha_engine.query.application import QuerySpec, StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
 from ha_engine.query.bucket_writer import BucketWriter
@@ -48,6 +49,7 @@ from ha_engine.query.state_partitions import (
     partitions_after,
     repartition,
 )
+from ha_engine.query.watermarks import OneWatermark, Watermarks
 from ha_engine.v1 import local_pb2 as pb
 
 if TYPE_CHECKING:
@@ -172,8 +174,9 @@ class QueryRunner:
             BucketWriter(self._link, command.query, command.epoch) if command.buckets else None
         )
         limit = StateLimit(planned.spec.keys_max)
+        watermarks = self._watermarks(planned, checkpoint)
         writer = OutboxWriter(
-            place, checkpoint, self._link, self._reports, buckets, partitions, limit
+            place, checkpoint, self._link, self._reports, buckets, partitions, limit, watermarks
         )
         # Spark copies the session's settings when a query starts.
         self._spark.conf.set(SETTING, partitions.number or self._shuffle_partitions)
@@ -198,6 +201,15 @@ class QueryRunner:
             change = partial(repartition, self._spark)
             self._checkpoints.rescale(command.query, partitions.number, change)
         return partitions
+
+    def _watermarks(
+        self, planned: PlannedQuery, checkpoint: CheckpointPath
+    ) -> Watermarks | OneWatermark:
+        """Raises JarMissing."""
+        if not planned.has_several_watermarks:
+            return OneWatermark()
+        engine_jar()
+        return Watermarks(self._spark, planned.spec.name, checkpoint)
 
     def _plan(self, command: pb.RunQuery) -> PlannedQuery:
         application = self._versions.holding(command.query, command.digest)

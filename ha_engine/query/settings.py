@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ha_engine.jvm import engine_jar
+from ha_engine.jvm import installed_jars
 from ha_engine.query.session import ClusterSettings, SparkSettings
 
 SECRET_VARIABLE = "HA_ENGINE_EXECUTION_SECRET"  # noqa: S105 - the name, not the secret
@@ -42,11 +42,11 @@ class Settings:
     """The parsed command line.
 
     The JSON in ``--config-json`` has ``query``, ``execution``, ``driver_hosts``, ``log``,
-    ``checkpoint_dir``, ``checkpoint_url``, ``scratch_dir``, ``outbox_dir``, ``classes_dir`` and
-    ``needs_jar``. ``query`` is the config's section of that name, with durations and sizes as plain
-    numbers. ``execution`` has the keys ``master``, ``executors`` and ``kubernetes`` of that
-    section. ``log`` has the fields of LogSettings. ``--parent`` is the text of a ProcessId; the
-    query process ends when that process ends. ``classes`` is the directory of the class archive.
+    ``checkpoint_dir``, ``checkpoint_url``, ``scratch_dir``, ``outbox_dir`` and ``classes_dir``.
+    ``query`` is the config's section of that name, with durations and sizes as plain numbers.
+    ``execution`` has the keys ``master``, ``executors`` and ``kubernetes`` of that section. ``log``
+    has the fields of LogSettings. ``--parent`` is the text of a ProcessId; the query process ends
+    when that process ends. ``classes`` is the directory of the class archive.
     """
 
     socket: str
@@ -85,14 +85,13 @@ class Settings:
 
 
 def _spark_settings(config: dict[str, Any]) -> SparkSettings:
-    """The settings of Spark. Raises JarMissing."""
     known = SparkSettings.__dataclass_fields__
     given = {key: value for key, value in config["query"].items() if key in known}
     return SparkSettings(
         **given,
         master=config["execution"]["master"],
         scratch=Path(config["scratch_dir"]),
-        jars=(engine_jar(),) if config["needs_jar"] else (),
+        jars=installed_jars(),
         cluster=_cluster_settings(config),
     )
 

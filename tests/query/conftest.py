@@ -62,6 +62,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
+def rocksdb(spark: Any) -> Iterator[None]:
+    """Let queries that start in the test keep their state in RocksDB."""
+    key = "spark.sql.streaming.stateStore.providerClass"
+    former = spark.conf.get(key)
+    spark.conf.set(key, former.replace("HDFSBacked", "RocksDB"))
+    yield
+    spark.conf.set(key, former)
+
+
+@pytest.fixture
 def node() -> Iterator[LocalNode]:
     directory = Path(tempfile.mkdtemp(prefix="ha-q-"))  # a short path, since a Unix socket is in it
     local = LocalNode(directory)

@@ -13,7 +13,10 @@ from ha_engine.query.offsets import (
     SourcesDisagree,
     add_sources,
     mark_of_batch,
+    note_watermarks,
+    partitions_of_batch,
     unfinished_mark,
+    watermarks_before,
 )
 from ha_engine.query.source_reader import split
 
@@ -79,3 +82,27 @@ def test_a_range_is_split_without_gap_or_overlap() -> None:
         runs = split(11, 29, pieces)
         assert [n for low, high in runs for n in range(low, high + 1)] == list(range(11, 30))
         assert len(runs) == pieces
+
+
+def test_watermarks_of_the_streams_are_noted_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    heading = ["v1", '{"batchWatermarkMs":5,"conf":{"spark.sql.shuffle.partitions":"2"}}']
+    for batch in (4, 5, 6, 7):
+        lines = "\n".join([*heading, '{"mark":7,"sequence":90}'])
+        (tmp_path / "offsets" / str(batch)).write_text(lines)
+    (tmp_path / "offsets" / ".5.crc").write_text("of the former bytes")
+    kept = tmp_path / "snapshot"
+    kept.hardlink_to(tmp_path / "offsets" / "5")
+    note_watermarks(tmp_path, 5, [None, 1_357_000_000_000, -3])
+
+    assert [watermarks_before(tmp_path, batch) for batch in (4, 5, 6, 7, 8)] == [
+        [],
+        [None, 1_357_000_000_000, -3],
+        [None, 1_357_000_000_000, -3],
+        [],
+        [],
+    ]
+    assert mark_of_batch(tmp_path, 5) == 7
+    assert partitions_of_batch(tmp_path, 5) == 2
+    assert "watermarks" not in kept.read_text()
+    assert sorted(path.name for path in (tmp_path / "offsets").iterdir()) == ["4", "5", "6", "7"]

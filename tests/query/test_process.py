@@ -65,10 +65,9 @@ NICE = 12
 
 
 def command_line(node: LocalNode, jars: Sequence[Path] = ()) -> list[str]:
-    """The command of a query process. With ``jars``, it also has the engine's."""
+    """The command of a query process, which has ``jars`` besides the engine's."""
     config = {
         "execution": {"master": "local[1]"},
-        "needs_jar": bool(jars),
         "query": {
             "heap": 768 << 20,
             "read_parallelism": 3,

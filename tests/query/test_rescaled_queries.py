@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from ha_engine.v1 import local_pb2 as pb
 from tests.query.local_node import LocalNode, run_command
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("rocksdb")]
 
 Applications = Callable[[str], StreamApplication]
 Runners = Callable[[StreamApplication], QueryRunner]
@@ -42,15 +41,6 @@ JOIN = """
       SELECT e.key, e.value, o.weight FROM events e JOIN others o
       ON e.key = o.key AND e.at = o.at
 """
-
-
-@pytest.fixture(autouse=True)
-def rocksdb(spark: Any) -> Iterator[None]:
-    key = "spark.sql.streaming.stateStore.providerClass"
-    former = spark.conf.get(key)
-    spark.conf.set(key, former.replace("HDFSBacked", "RocksDB"))
-    yield
-    spark.conf.set(key, former)
 
 
 def partitions_of(node: LocalNode, query: str) -> int:

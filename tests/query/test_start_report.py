@@ -75,7 +75,6 @@ def test_query_process_logs_in_the_form_of_the_config(tmp_path: Path) -> None:
     config = {
         "query": {"read_parallelism": 1, "nice": 0, "class_archive": False},
         "execution": {"master": "local[1]"},
-        "needs_jar": False,
         "checkpoint_url": None,
         "log": {"node": "node-a", "level": "info", "format": "json"},
         **dict.fromkeys(

@@ -10,6 +10,7 @@ from tests.e2e.pair import same_journal
 from tests.waiting import wait_until
 
 CONTINUED = "query continues the checkpoint of an earlier active"
+RESTORED = "restored snapshot replaced journal, outbox and checkpoints"
 
 
 def lose_the_active(flights: Flights, count: int) -> NodeUnderTest:
@@ -85,4 +86,5 @@ def fail_back(flights: Flights, first: NodeUnderTest, second: NodeUnderTest, cou
     wait_until(lambda: flights.pair.active() is first, within=SPARK_SECONDS)
     flights.send(count)
     flights.require_equal()
-    assert CONTINUED in first.log_text()
+    # If the other node trimmed its journal meanwhile, the snapshot has the checkpoint as well.
+    assert any(one in first.log_text() for one in (CONTINUED, RESTORED))

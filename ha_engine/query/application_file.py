@@ -255,7 +255,7 @@ def _streams_read(
             if raw.streams is not None:
                 raise ApplicationError(f"{where}.streams is only for a function; remove it")
         case Pattern():
-            read = text.streams
+            read = text.inputs
             if raw.streams is not None:
                 raise ApplicationError(f"{where}.streams is only for a function; use pattern.from")
         case PythonFunction():

@@ -76,8 +76,16 @@ def plan_query(
 
     Raises ApplicationError (bad SQL, unsupported mode, ...) or NonDeterministicQuery.
     """
+    tables = {name for pattern in spec.patterns for name in pattern.tables}
     streams = {
-        name: _stream_frame(spark, application, _stream_of(spec, application, name), options, logs)
+        name: _stream_frame(
+            spark,
+            application,
+            _stream_of(spec, application, name),
+            options,
+            logs,
+            as_table=name in tables,
+        )
         for name in spec.streams
     }
     frame, expressions = _frame(spark, application, spec, streams)
@@ -100,7 +108,7 @@ def sources_of(frame: DataFrame) -> int:
 def _stream_of(spec: QuerySpec, application: StreamApplication, name: str) -> StreamSpec:
     """The stream as the query reads it. A pattern needs the ids of events for their order."""
     stream = application.streams[name]
-    if not any(name in one.streams for one in spec.patterns) or EVENT_ID in stream.system_columns:
+    if not any(name in one.inputs for one in spec.patterns) or EVENT_ID in stream.system_columns:
         return stream
     return replace(stream, system_columns=(*stream.system_columns, EVENT_ID))
 
@@ -111,6 +119,8 @@ def _stream_frame(
     stream: StreamSpec,
     options: Options,
     logs: KafkaMarks | None,
+    *,
+    as_table: bool,
 ) -> DataFrame:
     if stream.log is not None and logs is not None:
         logs.serve()
@@ -119,6 +129,10 @@ def _stream_frame(
             frame = _journal_frame(spark, stream, options).union(frame)
     else:
         frame = _journal_frame(spark, stream, options)
+    if as_table:
+        # A table that seldom changes must not hold the query's watermark back, and a row that comes
+        # twice changes nothing.
+        return frame
     if stream.watermark is not None:
         frame = frame.withWatermark(stream.watermark.column, stream.watermark.delay)
     return without_duplicates(frame) if stream.drops_duplicates else frame
@@ -165,7 +179,7 @@ def _pattern_frame(
     if spec.deterministic:
         for text in pattern.expressions:
             refuse_moving_literals(spec.name, text)
-    watermarks = {name: application.streams[name].watermark for name in pattern.streams}
+    watermarks = {name: application.streams[name].watermark for name in pattern.inputs}
     times = {name: one.column for name, one in watermarks.items() if one is not None}
     try:
         planned = pattern_frame(spark, pattern, streams, times)

@@ -28,6 +28,7 @@ def in_words(pattern: Pattern) -> tuple[str, ...]:
     each = f"{events}, for each {by}" if by else f"all {events} together"
     lines = [f"{each}, within {in_units(pattern.within)} of the first event:"]
     lines += [f"  {line}" for line in _lines(_begun(pattern.part), pattern)]
+    lines += [f"with the newest row of {table} up to each event" for table in pattern.tables]
     return (*lines, f"then {_after(pattern)}")
 
 

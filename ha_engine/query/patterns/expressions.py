@@ -1,10 +1,11 @@
 """Rewrite the expressions of a pattern so that Spark can evaluate them.
 
 An expression may name columns of the current event, columns of a step's last event such as
-``paid.amount``, and aggregates over the events of a step such as ``sum(paid.amount)``, or over all
-events of the match such as ``count(*)``. The values of earlier events are in *slots*, which are
-columns of the memory of a match. A slot has an expression for its value after another event. So all
-expressions are Spark SQL over the columns of the current event and the slots.
+``paid.amount``, columns of a table's row such as ``limits.most``, and aggregates over the events of
+a step such as ``sum(paid.amount)``, or over all events of the match such as ``count(*)``. The
+values of earlier events are in *slots*, which are columns of the memory of a match. A slot has an
+expression for its value after another event. So all expressions are Spark SQL over the columns of
+the current event and the slots.
 """
 
 from __future__ import annotations
@@ -52,16 +53,18 @@ class Expressions:
 
     ``history`` are the slots of the events before the current one, matched or not. ``before`` has
     the steps whose events may come before an event of each step, and ``stream_columns`` the columns
-    of the streams in lower case.
+    of the streams in lower case. ``times`` has the column of the time of each stream and table.
     """
 
     pattern: Pattern
     before: Mapping[str, set[str]]
     stream_columns: frozenset[str]
+    times: Mapping[str, str]
     slots: dict[str, Slot] = field(default_factory=dict)
     history: dict[str, Slot] = field(default_factory=dict)
     _spelled: dict[str, str] = field(default_factory=dict)
     _columns: dict[str, dict[str, str]] = field(default_factory=dict)
+    _table_columns: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def condition(self, step: Step) -> str:
         """The condition of ``step``, or ``true``. Raises ApplicationError."""
@@ -78,12 +81,19 @@ class Expressions:
         )
         return (*lasts, *self.slots.values())
 
+    def tables(self) -> tuple[Slot, ...]:
+        """A slot for each table that an expression names, with the columns of its newest row."""
+        return tuple(
+            _newest_row(table, self.times[table], tuple(columns.values()))
+            for table, columns in self._table_columns.items()
+        )
+
     # -- one expression ----------------------------------------------------------------------------
 
     def _rewritten(self, text: str, current: str | None) -> str:
         """Replace the aggregates of ``text``. ``current`` is the step that the event is tried for,
         whose columns are those of the event."""
-        _require_no_lambda_named(text, self._names())
+        _require_no_lambda_named(text, [*self._names(), *self.pattern.tables])
         written, at = "", 0
         for call, arguments in _calls(text):
             written += self._with_events(text[at : call.start()], current)
@@ -92,7 +102,9 @@ class Expressions:
         return written + self._with_events(text[at:], current)
 
     def _with_events(self, text: str, current: str | None) -> str:
-        """Note the columns of steps in ``text``, and remove the name of the current step."""
+        """Note the columns of steps and tables in ``text``, and remove the name of the current
+        step. The output has the row of a table as of the match's last event."""
+        text = self._with_tables(text, of_match=current is None)
         found = list(_references(text, self._names()))
         for reference in reversed(found):
             step, column = self._declared(reference["step"]), reference["column"]
@@ -103,6 +115,19 @@ class Expressions:
                 column = column.strip("`")
                 self._columns.setdefault(step, {}).setdefault(column.lower(), column)
                 text = text[: reference.start("step")] + step + text[reference.end("step") :]
+        return text
+
+    def _with_tables(self, text: str, *, of_match: bool) -> str:
+        """Note the columns of tables in ``text``. If it is ``of_match``, let it have the row in a
+        slot of the match."""
+        for reference in reversed(list(_references(text, list(self.pattern.tables)))):
+            named, column = reference["step"], reference["column"].strip("`")
+            table = next(one for one in self.pattern.tables if one.lower() == named.lower())
+            self._table_columns.setdefault(table, {}).setdefault(column.lower(), column)
+            if of_match:
+                kept = Slot(f"{table} of the match", None, f"`{table}`", f"`{table}`")
+                place = self._slot(kept)
+                text = text[: reference.start("step")] + place + text[reference.end("step") :]
         return text
 
     def _require_before(self, step: str | None, current: str | None) -> None:
@@ -128,6 +153,7 @@ class Expressions:
                 "collect_list, and use array_distinct"
             )
         value, offset = _split(function, arguments)
+        self._with_tables(value, of_match=False)
         if function == "prev":
             self._require_plain(value, current)
             return self._previous(_without(value, self._names()), 1 if offset is None else offset)
@@ -278,6 +304,13 @@ def _last_event(step: str, columns: tuple[str, ...]) -> Slot:
     fields = ", ".join(f"'{one}', `{_quoted(one)}`".replace("\\", "\\\\") for one in columns)
     update = f"named_struct({fields})"
     return Slot(step, step, update, update)
+
+
+def _newest_row(table: str, time: str, columns: tuple[str, ...]) -> Slot:
+    """The slot with the newest row of a table. A late row does not replace a newer one."""
+    row = _last_event(table, (time, *(one for one in columns if one.lower() != time.lower())))
+    update = f"if(`{table}`.`{_quoted(time)}` > `{_quoted(time)}`, `{table}`, {row.update})"
+    return Slot(table, table, update, row.update)
 
 
 def _name(function: str, step: str | None, value: str, offset: int | None = None) -> str:

@@ -102,12 +102,13 @@ class AfterMatch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern over some streams.
+    """A pattern over the events of ``streams``.
 
-    ``by`` has the columns of each stream whose values are the key. ``within`` is in seconds.
-    ``columns`` are the Spark SQL expressions of the output by column. ``after_step`` is the step
-    that ``after_match`` names. The state has at most ``keys_max`` keys, and one key has at most
-    ``key_bytes_max`` bytes.
+    ``tables`` are further streams. Of each, the pattern has the newest row of the key up to the
+    time of an event. ``by`` has the columns of each stream and table whose values are the key.
+    ``within`` is in seconds. ``columns`` are the Spark SQL expressions of the output by column.
+    ``after_step`` is the step that ``after_match`` names. The state has at most ``keys_max`` keys,
+    and one key has at most ``key_bytes_max`` bytes.
     """
 
     streams: tuple[str, ...]
@@ -117,21 +118,28 @@ class Pattern:
     columns: MappingProxyType[str, str]
     after_match: AfterMatch = AfterMatch.NEXT
     after_step: str | None = None
+    tables: tuple[str, ...] = ()
     key_bytes_max: int = KEY_BYTES_MAX
     keys_max: int = KEYS_MAX
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The streams and the tables."""
+        return (*self.streams, *self.tables)
 
     @property
     def definition(self) -> str:
         """A text that two patterns share if they find the same matches with the same state."""
         return repr(
             (
-                self.streams,
+                self.inputs,
                 tuple(self.by.items()),
                 self.part,
                 self.within,
                 tuple(self.columns.items()),
                 self.after_match.value,
                 self.after_step,
+                len(self.tables),
             )
         )
 

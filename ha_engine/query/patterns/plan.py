@@ -39,9 +39,10 @@ def pattern_frame(
     streams: Mapping[str, DataFrame],
     times: Mapping[str, str],
 ) -> PatternFrame:
-    """Plan ``pattern`` over the frames of its streams, which have the column ``_event_id``.
+    """Plan ``pattern`` over the frames of its streams and tables, which have ``_event_id``.
 
-    ``times`` has the column of the event time of each stream. Raises ApplicationError.
+    The frames of tables have no watermark. ``times`` has the column of the event time of each
+    stream and table. Raises ApplicationError.
     """
     return Planner(spark, pattern, streams, times).planned()
 
@@ -58,20 +59,25 @@ class Planner:
         times: Mapping[str, str],
     ) -> None:
         self._spark, self._pattern, self._times = spark, pattern, times
-        self._streams = {name: streams[name] for name in pattern.streams}
+        self._inputs = {name: streams[name] for name in pattern.inputs}
         self._checked: list[DataFrame] = []
         self._states = states_of(pattern.part)
         columns = frozenset(
-            one.lower() for frame in self._streams.values() for one in frame.columns
+            one.lower() for name in pattern.streams for one in self._inputs[name].columns
         )
-        expressions = Expressions(pattern, steps_before(self._states), columns)
+        expressions = Expressions(pattern, steps_before(self._states), columns, times)
         self.conditions = {
             step: _named(step.name, expressions.condition, step) for step in pattern.steps
         }
         self.columns = {
             name: _named(name, expressions.column, text) for name, text in pattern.columns.items()
         }
-        self.slots, self.history = expressions.finished(), tuple(expressions.history.values())
+        self.slots, self._tables = expressions.finished(), expressions.tables()
+        self.history = (*expressions.history.values(), *self._tables)
+        if unused := set(pattern.tables) - {slot.name for slot in self._tables}:
+            raise ApplicationError(
+                f"no expression names a column of the table {min(unused)}; remove the table"
+            )
 
     def planned(self) -> PatternFrame:
         with _errors_of("the pattern"):
@@ -80,16 +86,16 @@ class Planner:
     def plan(self) -> Any:
         """The ``PatternPlan`` of the JVM. Raises ApplicationError."""
         slots, history = self.slots, self.history
-        types = {slot.name: self._type(slot) for slot in (*slots, *history)}
+        types = self._types()
         helpers = {
             name: frame.selectExpr("*", *(_null(slot, types) for slot in (*slots, *history)))
-            for name, frame in self._streams.items()
+            for name, frame in self._inputs.items()
         }
         plan = self._spark._jvm.haengine.patterns.PatternPlan(
             json.dumps(self._program()), self._initial(slots, types), self._initial(history, types)
         )
         for name, helper in helpers.items():
-            plan.stream(self._streams[name]._jdf, helper._jdf)
+            plan.stream(self._inputs[name]._jdf, helper._jdf)
         for step, condition in self.conditions.items():
             helper = helpers[step.stream]
             accepts = self._condition(step, helper, condition)
@@ -98,7 +104,7 @@ class Planner:
             with _errors_of(step.name):
                 plan.step(accepts._jdf, after._jdf)
         for name, helper in helpers.items():
-            updates = [slot.updated(types[slot.name]) for slot in history]
+            updates = [self._history_update(slot, name, types) for slot in history]
             plan.history(self._selected(name, helper, updates)._jdf)
         return plan
 
@@ -107,11 +113,17 @@ class Planner:
         pattern = self._pattern
         steps = pattern.steps
         numbers = {step: number for number, step in enumerate(steps)}
-        streams = list(pattern.streams)
+        streams = list(pattern.inputs)
         return {
             "streams": [
-                {"time": self._times[name], "by": list(pattern.by[name])} for name in streams
+                {
+                    "time": self._times[name],
+                    "by": list(pattern.by[name]),
+                    "table": name in pattern.tables,
+                }
+                for name in streams
             ],
+            "lookups": len(self._tables),
             "steps": [{"name": s.name, "stream": streams.index(s.stream)} for s in steps],
             "states": [_state(state, numbers) for state in self._states],
             "within": _micros(pattern.within),
@@ -122,13 +134,26 @@ class Planner:
             "keyBytesMax": pattern.key_bytes_max,
         }
 
-    def _type(self, slot: Slot) -> str:
-        """The SQL type of a slot."""
-        stream = next(
-            (s.stream for s in self._pattern.steps if s.name == slot.step), self._pattern.streams[0]
-        )
-        frame = self._selected(slot.name, self._streams[stream], [slot.type_of], checked=False)
-        return str(frame.schema[0].dataType.simpleString())
+    def _types(self) -> dict[str, str]:
+        """The SQL types of the slots by name. Those of tables are known first."""
+        types = {slot.name: self._type(slot, self._inputs[slot.name]) for slot in self._tables}
+        rows = [_null(slot, types) for slot in self._tables]
+        frames = {name: frame.selectExpr("*", *rows) for name, frame in self._inputs.items()}
+        streams = {step.name: step.stream for step in self._pattern.steps}
+        for slot in (*self.slots, *self.history):
+            if slot.name not in types:
+                stream = streams.get(slot.step or "", self._pattern.streams[0])
+                types[slot.name] = self._type(slot, frames[stream])
+        return types
+
+    def _type(self, slot: Slot, frame: DataFrame) -> str:
+        selected = self._selected(slot.name, frame, [slot.type_of], checked=False)
+        return str(selected.schema[0].dataType.simpleString())
+
+    def _history_update(self, slot: Slot, stream: str, types: Mapping[str, str]) -> str:
+        """The value of a slot of the history after an event of ``stream``."""
+        changes = slot.step == stream or (slot.step is None and stream in self._pattern.streams)
+        return slot.updated(types[slot.name]) if changes else _quoted(slot.name)
 
     def _initial(self, slots: tuple[Slot, ...], types: Mapping[str, str]) -> Any:
         """A frame with the values of slots before any event."""

@@ -86,6 +86,7 @@ class AfterMatchSection(Section):
 
 class PatternSection(Section):
     source: Name | list[Name] = Field(alias="from")
+    tables: list[Name] = Field(default_factory=list)
     by: list[str] | dict[Name, list[str]] = Field(default_factory=list)
     sequence: list[dict[str, Any]] = Field(min_length=1)
     within: Annotated[Time, Field(le=WITHIN_MAX)]
@@ -99,11 +100,12 @@ class PatternSection(Section):
 def pattern_of(where: str, raw: PatternSection, streams: Mapping[str, StreamSpec]) -> Pattern:
     """Check a section, and convert it. Raises ApplicationError."""
     sources = (raw.source,) if isinstance(raw.source, str) else tuple(raw.source)
-    _require_streams(where, sources, streams)
-    by = _by(where, raw, sources, streams)
+    tables = tuple(raw.tables)
+    _require_streams(where, sources, tables, streams)
+    by = _by(where, raw, (*sources, *tables), streams)
     reader = _Parts(f"{where}.sequence", sources, strict=raw.contiguity == "strict")
     part = Sequence(tuple(reader.part(one) for one in raw.sequence))
-    require_sound(f"{where}.sequence", part, [streams[name] for name in sources])
+    require_sound(f"{where}.sequence", part, [streams[name] for name in sources], tables)
     after_match, after_step = _after_match(where, raw, part)
     columns = raw.columns
     if columns is None:
@@ -117,22 +119,27 @@ def pattern_of(where: str, raw: PatternSection, streams: Mapping[str, StreamSpec
         MappingProxyType(columns),
         after_match,
         after_step,
+        tables,
         raw.max_state_per_key,
         raw.max_keys,
     )
 
 
 def _require_streams(
-    where: str, sources: tuple[str, ...], streams: Mapping[str, StreamSpec]
+    where: str,
+    sources: tuple[str, ...],
+    tables: tuple[str, ...],
+    streams: Mapping[str, StreamSpec],
 ) -> None:
-    if len(set(sources)) < len(sources):
-        raise ApplicationError(f"{where}.from names a stream twice; remove one")
-    for name in sources:
+    places = [("from", name) for name in sources] + [("tables", name) for name in tables]
+    for number, (place, name) in enumerate(places):
+        if name in (other for _, other in places[:number]):
+            raise ApplicationError(f"{where}.{place} names the stream {name!r} twice; remove one")
         if name not in streams:
             raise ApplicationError(
-                f"{where}.from: there is no stream {name!r}{nearest(name, list(streams))}"
+                f"{where}.{place}: there is no stream {name!r}{nearest(name, list(streams))}"
             )
-        require_watermark(f"{where}.from", streams[name])
+        require_watermark(f"{where}.{place}", streams[name])
 
 
 def require_watermark(where: str, stream: StreamSpec) -> None:
@@ -149,7 +156,9 @@ def _by(
 ) -> MappingProxyType[str, tuple[str, ...]]:
     given = raw.by if isinstance(raw.by, dict) else dict.fromkeys(sources, raw.by)
     if set(given) != set(sources):
-        raise ApplicationError(f"{where}.by needs the columns of each stream in from, and no other")
+        raise ApplicationError(
+            f"{where}.by needs the columns of each stream in from and tables, and no other"
+        )
     if len({len(columns) for columns in given.values()}) > 1:
         raise ApplicationError(f"{where}.by: each stream needs the same number of columns")
     for name, columns in given.items():
@@ -295,16 +304,25 @@ def quantified(where: str, part: Part, quantifier: str, *, greedy: bool) -> Repe
     return repeat
 
 
-def require_sound(where: str, part: Sequence, streams: list[StreamSpec]) -> None:
+def require_sound(
+    where: str, part: Sequence, streams: list[StreamSpec], tables: tuple[str, ...] = ()
+) -> None:
     """Raise ApplicationError if the parts make no pattern."""
     taken = {column.name.lower() for stream in streams for column in stream.columns}
     taken |= {*RESERVED, *SYSTEM_COLUMNS}
+    for name in tables:
+        if name.lower() in taken:
+            raise ApplicationError(
+                f"{where}: {name!r} is a table and the name of a column or a key word; rename the "
+                "column or the stream"
+            )
+    taken |= set(map(str.lower, tables))
     steps: dict[str, Step] = {}
     for step in steps_of(part):
         if step.name.lower() in taken:
             raise ApplicationError(
-                f"{where}: {step.name!r} is the name of a column or a key word; give the step "
-                "another name"
+                f"{where}: {step.name!r} is the name of a column, a table or a key word; give the "
+                "step another name"
             )
         if steps.setdefault(step.name.lower(), step) != step:
             raise ApplicationError(

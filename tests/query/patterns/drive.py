@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -79,34 +80,52 @@ def interpreted(spark: Any) -> Iterator[None]:
 
 
 def matches(
-    spark: Any, pattern: Pattern, keys: Mapping[int, Sequence[Event]], cuts: Sequence[int]
+    spark: Any,
+    pattern: Pattern,
+    keys: Mapping[int, Sequence[Event]],
+    cuts: Sequence[int],
+    limits: Mapping[int, Sequence[Event]] = MappingProxyType({}),
 ) -> list[list[Any]]:
     """Return the matches of ``pattern`` in the events of each key. Each has the key, its start and
-    its end in seconds, and the columns of the pattern, which must be slots.
+    its end in seconds, and the columns of the pattern, which must be slots or their fields.
 
-    A batch ends before each time of ``cuts``, whose order is ascending.
+    ``limits`` are the rows of the table of that name. A batch ends before each time of ``cuts``,
+    whose order is ascending.
     """
-    rows = [
-        [key, one.number, one.kind, one.value, _micros(one.time), _id(one, cuts)]
-        for key, events in keys.items()
-        for one in events
-    ]
-    columns = dict(zip(_SCHEMA.names, zip(*rows, strict=True), strict=True)) if rows else {}
-    frame = spark.createDataFrame(pa.Table.from_pydict(columns, _SCHEMA))
-    planner = Planner(spark, pattern, {"events": frame}, {"events": "at"})
+    frames = {"events": _frame(spark, keys, cuts), "limits": _frame(spark, limits, cuts)}
+    planner = Planner(spark, pattern, frames, {"events": "at", "limits": "at"})
     # The watermark of a batch is that of the events before it, and the last batch has no events.
     watermarks = spark._jvm.java.util.ArrayList()
     for seconds in (0, *(START + cut - 1 for cut in cuts), START + END):
         watermarks.add(seconds)
     lines = spark._jvm.haengine.patterns.Drive.run(planner.plan(), watermarks).splitlines()
     slots = [slot.name for slot in planner.slots]
-    wanted = [text.strip("`") for text in planner.columns.values()]
     answers = []
     for line in lines:
         key, start, end, *values = json.loads(line)
         named = dict(zip(slots, values, strict=True))
-        answers.append([key, _seconds(start), _seconds(end), *(named[name] for name in wanted)])
+        wanted = (_value(text, named) for text in planner.columns.values())
+        answers.append([key, _seconds(start), _seconds(end), *wanted])
     return answers
+
+
+def _value(text: str, slots: Mapping[str, Any]) -> Any:
+    """The value of a slot, or of the field ``value`` of a table's row, which has the time first."""
+    name, dot, _ = text.partition(".value")
+    slot = slots[name.strip("`")]
+    return slot and slot[1] if dot else slot
+
+
+def _frame(spark: Any, keys: Mapping[int, Sequence[Event]], cuts: Sequence[int]) -> Any:
+    rows = [
+        [key, one.number, one.kind, one.value, _micros(one.time), _id(one, cuts)]
+        for key, events in keys.items()
+        for one in events
+    ]
+    table = pa.Table.from_pylist(
+        [dict(zip(_SCHEMA.names, row, strict=True)) for row in rows], _SCHEMA
+    )
+    return spark.createDataFrame(table)
 
 
 def _id(event: Event, cuts: Sequence[int]) -> str:

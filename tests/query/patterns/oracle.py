@@ -21,12 +21,14 @@ from ha_engine.query.patterns.pattern import Sequence as Parts
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of a key: its time in seconds and its number in the order of the key."""
+    """An event of a key: its time in seconds and its number in the order of the key. ``limit`` is
+    the value in the table's row of that moment, if there is a row."""
 
     time: int
     number: int
     kind: str
     value: int
+    limit: int | None = None
 
 
 Taken = tuple[tuple[str, Event], ...]

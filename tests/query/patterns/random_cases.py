@@ -97,6 +97,13 @@ def above_previous(within: int) -> Clause:
     return Clause("value > prev(value)", holds)
 
 
+def above_limit() -> Clause:
+    def holds(event: Event, taken: Taken, before: Any) -> bool:
+        return event.limit is not None and event.value >= event.limit
+
+    return Clause("value >= limits.value", holds)
+
+
 # -- random patterns -------------------------------------------------------------------------------
 
 
@@ -116,6 +123,7 @@ class Case:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     within = draw(st.integers(2, 12))
+    tables = draw(st.sampled_from([(), ("limits",)]))
     conditions: dict[str, Condition] = {}
     references: list[tuple[str, str]] = []
     earlier: list[str] = []  # the steps that may come before the next one
@@ -132,6 +140,7 @@ def cases(draw: st.DrawFn) -> Case:
             *(sum_above(other, least) for other in known for least in (1, 3)),
             *(above_first(other) for other in known),
             above_previous(within),
+            *(above_limit() for _ in tables),
         ]
         clauses += draw(st.lists(st.sampled_from(others), max_size=1))
         drawn = tuple(clauses)
@@ -186,27 +195,41 @@ def cases(draw: st.DrawFn) -> Case:
         **{name: f"count({name})" for name in taking},
         **{f"last_{name}": f"last({name}.number, 1)" for name in taking[:2]},
         **{f"total_{name}": f"sum({name}.value)" for name in taking[-2:]},
+        **{table: f"{table}.value" for table in tables},
     }
     pattern = Pattern(
         ("events",),
-        MappingProxyType({"events": ("key",)}),
+        MappingProxyType(dict.fromkeys(("events", *tables), ("key",))),
         whole,
         within,
         MappingProxyType(columns),
         after,
         draw(st.sampled_from(taking)) if names else None,
+        tables,
     )
     return Case(pattern, conditions)
 
 
-def streams(chance: random.Random) -> list[list[Event]]:
-    """The events of each key."""
-    return [_events(chance, chance.randint(3, EVENTS_MAX)) for _ in range(KEYS)]
+@dataclass(frozen=True)
+class Key:
+    """The events of a key, and the rows of its table."""
+
+    events: list[Event]
+    rows: list[Event]
 
 
-def _events(chance: random.Random, count: int) -> list[Event]:
-    time, found = 0, []
+def keys(chance: random.Random) -> dict[int, Key]:
+    return {key: _key(chance, chance.randint(3, EVENTS_MAX)) for key in range(KEYS)}
+
+
+def _key(chance: random.Random, count: int) -> Key:
+    time, key = 0, Key([], [])
     for number in range(count):
         time += chance.choice((0, 1, 1, 1, 2, 3))
-        found.append(Event(time, number, chance.choice(KINDS), chance.randint(0, 3)))
-    return found
+        if chance.randrange(5) == 0:
+            key.rows.append(Event(time, number, "", chance.randint(0, 3)))
+        else:
+            limit = key.rows[-1].value if key.rows else None
+            kind, value = chance.choice(KINDS), chance.randint(0, 3)
+            key.events.append(Event(time, number, kind, value, limit))
+    return key

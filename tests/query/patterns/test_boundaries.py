@@ -5,6 +5,7 @@ Each case runs with a batch cut before every time of its events, and without one
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -28,6 +29,7 @@ COLUMNS = {
     "value": "int",
     "at": "timestamp not null",
 }
+STREAMS = ("events", "limits")
 STREAM = StreamSpec(
     "events",
     tuple(parse_column(name, kind) for name, kind in COLUMNS.items()),
@@ -38,22 +40,29 @@ STREAM = StreamSpec(
 def pattern(text: str) -> Pattern:
     section = {"from": "events", "by": ["key"], "yield": {"numbers": "collect_list(number)"}}
     raw = PatternSection.model_validate({**section, **yaml.safe_load(text)})
-    return pattern_of("pattern", raw, {"events": STREAM})
+    return pattern_of("pattern", raw, {name: replace(STREAM, name=name) for name in STREAMS})
 
 
 def found(spark: Any, text: str, events: list[tuple[int, str]]) -> list[tuple[list[int], float]]:
     """Return the numbers of the events of each match, and the time of its end. The first event is
     number 0."""
-    answers = set()
-    keys = {7: [Event(at, number, kind, number) for number, (at, kind) in enumerate(events)]}
+    return [(list(numbers), end) for _, _, end, numbers in found_rows(spark, text, events)]
+
+
+def found_rows(spark: Any, text: str, events: list[tuple[int, str]]) -> list[list[Any]]:
+    """Return all columns of each match. An event of the kind ``limit`` is a row of the table
+    ``limits``, whose value is its number."""
+    answers = []
+    every = [Event(at, number, kind, number) for number, (at, kind) in enumerate(events)]
+    keys = {7: [event for event in every if event.kind != "limit"]}
+    limits = {7: [event for event in every if event.kind == "limit"]}
     times = sorted({at for at, _ in events})
     ways = [cuts for count in (0, 1, 2, len(times)) for cuts in combinations(times, count)]
     with interpreted(spark):
         for cuts in ways:
-            rows = matches(spark, pattern(text), keys, cuts)
-            answers.add(tuple((tuple(numbers), end) for _, _, end, numbers in rows))
-    assert len(answers) == 1, "the matches depend on the batches"
-    return [(list(numbers), end) for numbers, end in next(iter(answers))]
+            answers.append(matches(spark, pattern(text), keys, cuts, limits))
+    assert all(one == answers[0] for one in answers), "the matches depend on the batches"
+    return answers[0]
 
 
 A_THEN_B = """
@@ -270,3 +279,55 @@ def test_ways_that_multiply_fail_before_they_fill_the_memory(spark: Any) -> None
     keys = {7: [Event(at, at, "b" if at else "a", at) for at in range(40)]}
     with interpreted(spark), pytest.raises(Exception, match="max_state_per_key"):
         matches(spark, pattern(text), keys, ())
+
+
+A_WITH_LIMIT = """
+tables: [limits]
+sequence: [a: kind = 'a']
+within: 5 s
+yield: {limit: limits.value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("events", "limit"),
+    [
+        ([(3, "limit"), (3, "a")], 0),
+        ([(3, "a"), (3, "limit")], None),
+        ([(0, "limit"), (900, "a")], 0),
+        ([(0, "limit"), (2, "limit"), (3, "a"), (4, "limit")], 1),
+    ],
+    ids=["at the same time before", "at the same time after", "long before", "the newest"],
+)
+def test_an_event_has_the_newest_row_of_a_table_up_to_it(
+    spark: Any, events: list[tuple[int, str]], limit: int | None
+) -> None:
+    assert [row[-1] for row in found_rows(spark, A_WITH_LIMIT, events)] == [limit]
+
+
+def test_a_match_has_the_row_of_its_last_event(spark: Any) -> None:
+    text = A_THEN_B + "tables: [limits]\nyield: {limit: limits.value}"
+    events = [(0, "limit"), (1, "a"), (2, "limit"), (3, "b"), (4, "limit")]
+    assert [row[-1] for row in found_rows(spark, text, events)] == [2]
+
+
+def test_a_row_of_a_table_is_no_event(spark: Any) -> None:
+    text = """
+    tables: [limits]
+    contiguity: strict
+    sequence: [a: kind = 'a', b: "kind = 'b' AND prev(kind) = 'a' AND limits.value = 1"]
+    within: 5 s
+    """
+    assert found(spark, text, [(0, "a"), (1, "limit"), (2, "b")]) == [([0, 2], 2)]
+
+
+def test_a_table_outlasts_the_events_before(spark: Any) -> None:
+    text = """
+    tables: [limits]
+    sequence: [a: "prev(kind) IS NULL AND limits.value = 0"]
+    within: 5 s
+    """
+    assert found(spark, text, [(0, "limit"), (1, "a"), (6, "a"), (12, "a")]) == [
+        ([1], 1),
+        ([3], 12),
+    ]

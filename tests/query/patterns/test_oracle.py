@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 from tests.programs import needs
 from tests.query.patterns.drive import interpreted, matches
-from tests.query.patterns.oracle import Event, Match, Oracle
-from tests.query.patterns.random_cases import Case, cases, of, streams
+from tests.query.patterns.oracle import Match, Oracle
+from tests.query.patterns.random_cases import Case, Key, cases, keys, of
 
 pytestmark = [needs("javac"), pytest.mark.spark]
 
 CUTS = st.lists(st.integers(0, 25), max_size=6, unique=True).map(sorted)
 
 
-def expected(case: Case, keys: dict[int, list[Event]]) -> list[list[Any]]:
+def expected(case: Case, drawn: dict[int, Key]) -> list[list[Any]]:
     """The matches of all keys as the oracle finds them."""
     oracle = Oracle(case.pattern, case.conditions)
     return [
         [key, float(match.taken[0][1].time), float(match.end), *columns_of(case, match)]
-        for key, events in keys.items()
-        for match in oracle.matches(events)
+        for key, one in drawn.items()
+        for match in oracle.matches(one.events)
     ]
 
 
@@ -37,6 +37,7 @@ def columns_of(case: Case, match: Match) -> list[Any]:
         *(len(of(taken, name)) for name in taking),
         *(events[-2].number if len(events) > 1 else None for events in lasts),
         *(sum(e.value for e in of(taken, n)) if of(taken, n) else None for n in taking[-2:]),
+        *(taken[-1][1].limit for _ in case.pattern.tables),
     ]
 
 
@@ -46,11 +47,13 @@ def of_key(key: int, found: list[list[Any]]) -> list[list[Any]]:
 
 def require_equal(spark: Any, case: Case, seed: int, cuts: list[int]) -> int:
     """Require that engine and oracle find the same, and return how many matches there are."""
-    keys = dict(enumerate(streams(random.Random(seed))))
-    wanted, got = expected(case, keys), matches(spark, case.pattern, keys, cuts)
+    drawn = keys(random.Random(seed))
+    events = {key: one.events for key, one in drawn.items()}
+    rows = {key: one.rows for key, one in drawn.items()}
+    wanted, got = expected(case, drawn), matches(spark, case.pattern, events, cuts, rows)
     differing = [
-        (events, of_key(key, wanted), of_key(key, got))
-        for key, events in keys.items()
+        (one, of_key(key, wanted), of_key(key, got))
+        for key, one in drawn.items()
         if of_key(key, wanted) != of_key(key, got)
     ]
     assert differing == [], case.pattern

@@ -91,3 +91,21 @@ def test_expressions_that_an_optimizer_rewrites_are_accepted(
     text = PATTERN.replace("CONDITION", condition).replace("COLUMN", "try_divide(second.value, 2)")
     (report,) = check_application(application(text), spark).queries
     assert report.error is None
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        ("second.value", "no expression names a column of the table others"),
+        ("others.size", "others"),
+        ("prev(others.weight)", "prev(others.weight) is only for conditions"),
+    ],
+)
+def test_a_table_is_refused_with_its_name(
+    spark: Any, application: Callable[[str], StreamApplication], column: str, reason: str
+) -> None:
+    text = PATTERN.replace("CONDITION", "true").replace("COLUMN", column)
+    text = text.replace("from: events", "from: events\n      tables: [others]")
+    (report,) = check_application(application(text), spark).queries
+    assert report.error is not None
+    assert reason in report.error

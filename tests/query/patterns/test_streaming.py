@@ -67,6 +67,18 @@ LARGE = """
 """
 
 
+ABOVE_LIMIT = """
+  above:
+    pattern:
+      from: events
+      tables: [others]
+      by: [key]
+      sequence: [high: value > others.weight]
+      within: 1 minute
+      yield: {key: key, value: high.value, weight: others.weight}
+"""
+
+
 def event(minute: float, key: str, text: str | None = None, value: int = 1) -> dict[str, Any]:
     return {"at": START + timedelta(minutes=minute), "key": key, "text": text, "value": value}
 
@@ -220,3 +232,61 @@ def test_the_state_of_another_pattern_is_refused(
     node.append(app.streams["events"], [event(1, "a", "placed")])
     node.mark("unpaid")
     assert "on_change: reset" in node.failure("unpaid").reason
+
+
+def weights(*rows: tuple[float, str, float]) -> list[dict[str, Any]]:
+    return [{"at": START + timedelta(minutes=at), "key": key, "weight": w} for at, key, w in rows]
+
+
+def test_an_event_is_compared_with_the_row_of_a_table_in_a_silent_stream(
+    node: LocalNode, application: Applications, runner: Runners
+) -> None:
+    app = application(ABOVE_LIMIT)
+    events, others = app.streams["events"], app.streams["others"]
+    running, command = runner(app), run_command(app.queries["above"])
+    running.run(command)
+    node.append(others, weights((1, "a", 5), (4, "a", 9), (1, "b", 0)))
+    node.append(events, [event(0, "a", value=99), event(3, "a", value=6), event(5, "a", value=9)])
+    node.mark("above")
+    node.admitted("above", 1)
+    running.halt("above")
+    running.run(command)
+    node.append(events, [event(6, "a", value=10), event(6, "b", value=1), event(60, "c")])
+    node.mark("above")
+    node.mark("above")
+    found = [row for n in (1, 2, 3) for row in node.admitted("above", n).to_pylist()]
+    assert sorted((row["key"], row["value"], row["weight"]) for row in found) == [
+        ("a", 6, 5),
+        ("a", 10, 9),
+        ("b", 1, 0),
+    ]
+
+
+def test_a_late_row_of_a_table_replaces_only_an_older_one(
+    node: LocalNode, application: Applications, runner: Runners
+) -> None:
+    app = application(ABOVE_LIMIT)
+    events, others = app.streams["events"], app.streams["others"]
+    runner(app).run(run_command(app.queries["above"]))
+    node.append(others, weights((10, "a", 5), (1, "b", 5)))
+    node.append(events, [event(30, "c")])
+    node.mark("above")
+    node.mark("above")  # from here on, the watermark is past all rows of the table
+    node.append(others, weights((9, "a", 0), (2, "b", 0)))
+    node.append(events, [event(31, "a", value=3), event(31, "b", value=3), event(60, "c")])
+    node.mark("above")
+    node.mark("above")
+    found = [row for n in range(1, 5) for row in node.admitted("above", n).to_pylist()]
+    assert [(row["key"], row["weight"]) for row in found] == [("b", 0)]
+
+
+def test_rows_of_a_table_count_as_keys(
+    node: LocalNode, application: Applications, runner: Runners
+) -> None:
+    app = application(ABOVE_LIMIT.replace("within:", "max_keys: 2\n      within:"))
+    runner(app).run(run_command(app.queries["above"]))
+    node.append(app.streams["others"], weights(*((1, key, 1) for key in "abc")))
+    node.append(app.streams["events"], [event(30, "d")])
+    for _ in range(3):
+        node.mark("above")
+    assert "the limit is max_keys, 2" in node.failure("above").reason

@@ -28,6 +28,12 @@ queries:
   query:
 """
 DURING = "from: orders\nby: [id]\nwithin: 15 minutes\n"
+LIMITED = """
+from: orders
+tables: [payments]
+by: {orders: [id], payments: [order_id]}
+within: 15 minutes
+"""
 
 
 def query(directory: Path, text: str) -> QuerySpec:
@@ -69,6 +75,17 @@ def test_three_lines_say_what_was_ordered_and_not_paid(tmp_path: Path) -> None:
         "match_start": "match_start",
         "match_end": "match_end",
     }
+
+
+def test_tables_are_named_after_the_steps(tmp_path: Path) -> None:
+    one = pattern(tmp_path, LIMITED + "sequence: [high: amount > payments.amount]\n")
+    assert explained(one).splitlines() == [
+        "events of orders, for each id, within 15 minutes of the first event:",
+        "  high: amount > payments.amount",
+        "with the newest row of payments up to each event",
+        "then each further event may begin a match",
+        "start --high--> match",
+    ]
 
 
 def test_steps_of_several_streams_say_their_stream(tmp_path: Path) -> None:
@@ -196,6 +213,11 @@ def test_match_recognize_has_the_defaults_of_the_standard(tmp_path: Path) -> Non
         (DURING + "sequence: ['a{1,900}': , 'b{1,900}': ]", "more than 1000 states"),
         (DURING + "after_match: {to_last: c}\nsequence: [a: ]", "there is no step 'c'"),
         ("from: [orders, payments]\nby: [id]\nwithin: 5m\nsequence: [a: ]", "by"),
+        (DURING + "tables: [payment]\nsequence: [a: ]", "tables: there is no stream 'payment'"),
+        (DURING + "tables: [orders]\nsequence: [a: ]", "tables names the stream 'orders' twice"),
+        (DURING + "tables: [notes]\nsequence: [a: ]", "tables: stream 'notes' has no watermark"),
+        (LIMITED + "sequence: [payments: ]", "is the name of a column, a table or a key word"),
+        (LIMITED + "sequence: [a: {from: payments}]", "the pattern has no stream 'payments'"),
     ],
 )
 def test_a_wrong_pattern_is_refused_with_its_place(tmp_path: Path, text: str, reason: str) -> None:

@@ -7,12 +7,16 @@ import org.apache.spark.sql.types.StructType;
 /**
  * A pattern, ready to run: its states, and its expressions over an event and the slots.
  *
- * <p>{@code deciding} selects the slots of the memory that conditions depend on. Two automata with the same {@code layout} can read each other's {@link KeyState}.
+ * <p>{@code deciding} selects the slots of the memory that conditions depend on. The last {@code
+ * lookups} slots of the history are rows of tables. Two automata with the same {@code layout} can
+ * read each other's {@link KeyState}.
  */
 record Automaton(
     State[] states,
     Step[] steps,
     StructType[] events,
+    boolean[] tables,
+    int lookups,
     StructType memory,
     StructType history,
     Expression[] initialMemory,
@@ -59,7 +63,8 @@ record Automaton(
   record Step(int stream, Expression condition, Expression[] updates, boolean updatesFirst)
       implements Serializable {}
 
-  boolean isKept() {
-    return history.length() > 0;
+  /** Whether a step needs values of the events before, which expire, besides rows of tables. */
+  boolean remembers() {
+    return history.length() > lookups;
   }
 }

@@ -15,15 +15,19 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
  * order of their first events.
  *
  * <p>{@code events} counts the events that were matched. {@code history} are the slots of the
- * events before, of which the newest was at {@code lastMicros}.
+ * events before, of which the newest was at {@code lastMicros}, and the rows of tables. {@code
+ * lastMicros} is {@code NEVER} if the history has only rows of tables.
  */
 final class KeyState {
+  /** The time of no event. */
+  static final long NEVER = Long.MIN_VALUE;
+
   private static final int VERSION = 1;
 
   final List<Event> waiting = new ArrayList<>();
   final List<Run> runs = new ArrayList<>();
   long events;
-  long lastMicros = Long.MIN_VALUE;
+  long lastMicros = NEVER;
   UnsafeRow history;
 
   boolean isEmpty() {

@@ -10,6 +10,7 @@ import java.util.function.BiConsumer;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.BasePredicate;
+import org.apache.spark.sql.catalyst.expressions.BoundReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.JoinedRow;
 import org.apache.spark.sql.catalyst.expressions.Predicate;
@@ -31,6 +32,7 @@ final class Matcher {
   private final BasePredicate[] conditions;
   private final UnsafeProjection[] updates;
   private final UnsafeProjection[] histories;
+  private final UnsafeProjection expired;
   private final UnsafeProjection deciding;
   private final UnsafeRow emptyMemory;
   private final UnsafeRow emptyHistory;
@@ -51,9 +53,19 @@ final class Matcher {
         Arrays.stream(automaton.historyUpdates())
             .map(Matcher::projection)
             .toArray(UnsafeProjection[]::new);
+    expired = projection(expired(automaton));
     deciding = projection(automaton.deciding());
     emptyMemory = projection(automaton.initialMemory()).apply(InternalRow.empty()).copy();
     emptyHistory = projection(automaton.initialHistory()).apply(InternalRow.empty()).copy();
+  }
+
+  /** The history without the events before, which still has the rows of tables. */
+  private static Expression[] expired(Automaton automaton) {
+    Expression[] slots = automaton.initialHistory().clone();
+    for (int slot = slots.length - automaton.lookups(); slot < slots.length; slot++) {
+      slots[slot] = new BoundReference(slot, automaton.history().fields()[slot].dataType(), true);
+    }
+    return slots;
   }
 
   private static UnsafeProjection projection(Expression[] expressions) {
@@ -91,7 +103,9 @@ final class Matcher {
         }
       }
     }
-    return state.history == null ? next : Math.min(next, state.lastMicros + automaton.within());
+    return state.lastMicros == KeyState.NEVER
+        ? next
+        : Math.min(next, state.lastMicros + automaton.within());
   }
 
   // -- time --------------------------------------------------------------------------------------
@@ -122,8 +136,10 @@ final class Matcher {
     if (changed) {
       release(state, found);
     }
-    if (state.history != null && state.lastMicros + automaton.within() <= now) {
-      state.history = null;
+    if (state.lastMicros != KeyState.NEVER && state.lastMicros + automaton.within() <= now) {
+      UnsafeRow left = expired.apply(state.history);
+      state.history = left.equals(emptyHistory) ? null : left.copy();
+      state.lastMicros = KeyState.NEVER;
     }
   }
 
@@ -143,8 +159,12 @@ final class Matcher {
   // -- one event ---------------------------------------------------------------------------------
 
   private void take(KeyState state, Event event) {
-    long number = state.events++;
     UnsafeRow history = state.history == null ? emptyHistory : state.history;
+    if (automaton.tables()[event.stream()]) {
+      state.history = remembered(event, history);
+      return;
+    }
+    long number = state.events++;
     for (int at = 0; at < state.runs.size(); at++) {
       Run run = state.runs.get(at);
       if (run.isDecided()) {
@@ -165,10 +185,14 @@ final class Matcher {
     }
     state.runs.removeIf(run -> run.ways().isEmpty());
     begin(state, event, number, history);
-    if (automaton.isKept()) {
-      state.history = histories[event.stream()].apply(joined(event.row(), emptyMemory, history)).copy();
+    if (automaton.remembers()) {
+      state.history = remembered(event, history);
       state.lastMicros = event.micros();
     }
+  }
+
+  private UnsafeRow remembered(Event event, UnsafeRow history) {
+    return histories[event.stream()].apply(joined(event.row(), emptyMemory, history)).copy();
   }
 
   /** Fail before the ways of a key use up the memory, since each event may double them. */

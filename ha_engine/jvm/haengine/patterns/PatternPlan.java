@@ -58,6 +58,7 @@ public final class PatternPlan {
 
   record Program(
       List<StreamPart> streams,
+      int lookups,
       List<StepPart> steps,
       Automaton.State[] states,
       long within,
@@ -65,7 +66,7 @@ public final class PatternPlan {
       int afterStep,
       int keyBytesMax) {}
 
-  record StreamPart(String time, List<String> by) {}
+  record StreamPart(String time, List<String> by, boolean table) {}
 
   record StepPart(String name, int stream) {}
 
@@ -213,6 +214,8 @@ public final class PatternPlan {
         program.states(),
         bound,
         events,
+        tables(),
+        program.lookups(),
         memory,
         history,
         initialMemory.toArray(Expression[]::new),
@@ -225,6 +228,14 @@ public final class PatternPlan {
         program.afterStep(),
         program.keyBytesMax(),
         layout(events));
+  }
+
+  private boolean[] tables() {
+    boolean[] tables = new boolean[inputs.size()];
+    for (int stream = 0; stream < tables.length; stream++) {
+      tables[stream] = program.streams().get(stream).table();
+    }
+    return tables;
   }
 
   /** The slots that conditions depend on, themselves or through other slots. */
@@ -296,14 +307,15 @@ public final class PatternPlan {
     Column time = named(part.time());
     Column micros = functions.unix_micros(time);
     Dataset<Row> frame = input.frame().where(time.isNotNull());
-    if (!needsEach()) {
+    if (!part.table() && !needsEach()) {
       // The time is in the condition, because otherwise Spark would drop events before they
       // advance the watermark.
       frame = frame.where(functions.when(micros.geq(Long.MIN_VALUE), steps).notEqual(0L));
     }
     List<Column> columns = new ArrayList<>();
     columns.add(struct(part.by().stream().map(PatternPlan::named).toList()).as("key"));
-    columns.add(time.as("time"));
+    // Spark drops no row of a table as late, as a table has no watermark.
+    columns.add((part.table() ? functions.lit(null).cast("timestamp") : time).as("time"));
     columns.add(micros.as("micros"));
     columns.add(functions.col("_event_id").as("id"));
     columns.add(functions.lit(stream).as("stream"));
@@ -321,7 +333,7 @@ public final class PatternPlan {
 
   /** Whether each event matters: a step needs the next one, or the one before it. */
   private boolean needsEach() {
-    return history.length() > 0
+    return history.length() > program.lookups()
         || Stream.of(program.states()).flatMap(s -> Stream.of(s.takes())).anyMatch(t -> t.adjacent());
   }
 

@@ -36,6 +36,8 @@ MUTANTS = (
     ("Matcher", "Math.max(match.after(), run.first() + 1)", "run.first() + 1"),
     ("Matcher", "AfterMatch.TO_LAST || after < 0", "AfterMatch.TO_LAST && after < 0"),
     ("Matcher", "state.lastMicros + automaton.within() <= now", "true"),
+    ("Matcher", "expired.apply(state.history)", "emptyHistory"),
+    ("Matcher", "automaton.tables()[event.stream()]", "false"),
     ("KeyState", "out.writeLong(way.endsAt());", "out.writeLong(Way.NEVER);"),
     ("KeyState", "out.writeLong(way.alive());", "out.writeLong(-1);"),
     ("Event", "int order = Long.compare(micros, other.micros);", "int order = 0;"),

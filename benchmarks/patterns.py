@@ -1,13 +1,13 @@
 """Rows a second that a pattern takes, against jobs that a user would write in Spark for it.
 
-    python -m benchmarks.patterns [--batches 8] [--per-key 1 10 1000] [--store hdfs]
+    python -m benchmarks.patterns [--batches 8] [--per-key 1 10 1000] [--within 60] [--store hdfs]
 
-One core finds *A, then B with at least its amount, within a minute* in batches of 200,000 events,
-of which a seventh is A and a seventh is B. ``pattern`` is the engine's. ``python`` is a function
-with ``applyInPandasWithState``, and ``join`` a join of the stream with itself, which yields every
-pair. ``count`` is a windowed aggregation, for comparison. The sides take turns, each with a
-checkpoint of its own. The clock of a batch runs while Spark computes it, without its planning. The
-first two batches do not count.
+One core finds *A, then B with at least its amount, within a minute* (``--within``) in batches of
+200,000 events, of which a seventh is A and a seventh is B. ``pattern`` is the engine's. ``python``
+is a function with ``applyInPandasWithState``, and ``join`` a join of the stream with itself, which
+yields every pair. ``count`` is a windowed aggregation, for comparison. The sides take turns, each
+with a checkpoint of its own. The clock of a batch runs while Spark computes it, without its
+planning. The first two batches do not count.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pickle
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 ROWS = 200_000
 WARMING = 2
-WITHIN_SECONDS = 60
 SCHEMA = "key long, at timestamp, kind int, amount double, _event_id string"
 FOUND = "key long, first timestamp, second timestamp"
 STORES = ("hdfs", "rocksdb")
@@ -50,27 +50,34 @@ A_THEN_B = Pattern(
             One(Step("b", "events", "kind = 2 AND amount >= a.amount")),
         )
     ),
-    WITHIN_SECONDS,
+    60,
     MappingProxyType({"key": "key", "first": "a.at", "second": "b.at"}),
 )
 
-Job = Callable[["SparkSession", "DataFrame"], "DataFrame"]
+Job = Callable[["SparkSession", "DataFrame", int], "DataFrame"]
+"""The output of a job over events. The number is the longest time of a match in seconds."""
 
 
-def pattern(spark: SparkSession, events: DataFrame) -> DataFrame:
-    return pattern_frame(spark, A_THEN_B, {"events": events}, {"events": "at"}).frame
+def pattern(spark: SparkSession, events: DataFrame, within: int) -> DataFrame:
+    sought = replace(A_THEN_B, within=within)
+    return pattern_frame(spark, sought, {"events": events}, {"events": "at"}).frame
 
 
-def python(spark: SparkSession, events: DataFrame) -> DataFrame:
+def python(spark: SparkSession, events: DataFrame, within: int) -> DataFrame:
     from pyspark.sql.streaming.state import GroupStateTimeout
+
+    def pairs(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        return _pairs(key, frames, state, within)
 
     grouped = events.where("kind IN (1, 2)").groupBy("key")
     return grouped.applyInPandasWithState(
-        _pairs, FOUND, "open binary", "append", GroupStateTimeout.EventTimeTimeout
+        pairs, FOUND, "open binary", "append", GroupStateTimeout.EventTimeTimeout
     )
 
 
-def _pairs(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+def _pairs(
+    key: Any, frames: Iterator[pd.DataFrame], state: Any, within: int
+) -> Iterator[pd.DataFrame]:
     """Find pairs in the events of a key. Its state has the events since the watermark and the open
     matches, as that of the pattern."""
     waiting, open_matches = pickle.loads(state.get[0]) if state.exists else ([], [])
@@ -81,7 +88,7 @@ def _pairs(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.
     found = []
     while waiting and waiting[0][0] <= watermark:
         at, _, kind, amount = waiting.pop(0)
-        since = at - pd.Timedelta(seconds=WITHIN_SECONDS)
+        since = at - pd.Timedelta(seconds=within)
         open_matches = [one for one in open_matches if one[0] >= since]
         if kind == 1:
             open_matches.append((at, amount))
@@ -90,29 +97,29 @@ def _pairs(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.
             open_matches = [one for one in open_matches if amount < one[1]]
     if waiting or open_matches:
         state.update((pickle.dumps((waiting, open_matches)),))
-        state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 1_000 * WITHIN_SECONDS)
+        state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 1_000 * within)
     elif state.exists:
         state.remove()
     if found:
         yield pd.DataFrame(found, columns=["key", "first", "second"])
 
 
-def join(spark: SparkSession, events: DataFrame) -> DataFrame:
+def join(spark: SparkSession, events: DataFrame, within: int) -> DataFrame:
     from pyspark.sql.functions import expr
 
     one = events.where("kind = 1").selectExpr("key", "at AS first", "amount AS least")
     two = events.where("kind = 2").selectExpr("key AS other", "at AS second", "amount")
     meets = (
-        f"key = other AND second >= first AND second <= first + INTERVAL {WITHIN_SECONDS} SECONDS "
+        f"key = other AND second >= first AND second <= first + INTERVAL {within} SECONDS "
         "AND amount >= least"
     )
     return one.join(two, expr(meets))
 
 
-def count(spark: SparkSession, events: DataFrame) -> DataFrame:
+def count(spark: SparkSession, events: DataFrame, within: int) -> DataFrame:
     from pyspark.sql.functions import expr
 
-    return events.groupBy("key", expr("window(at, '1 minute')")).agg(expr("count(*) AS n"))
+    return events.groupBy("key", expr(f"window(at, '{within} seconds')")).agg(expr("count(*) AS n"))
 
 
 JOBS: dict[str, Job] = {"pattern": pattern, "python": python, "join": join, "count": count}
@@ -121,15 +128,16 @@ JOBS: dict[str, Job] = {"pattern": pattern, "python": python, "join": join, "cou
 class Bench:
     """Runs the jobs over events in files of Parquet, one for each batch."""
 
-    def __init__(self, spark: SparkSession, directory: Path, batches: int) -> None:
-        self._spark, self._directory, self._batches = spark, directory, batches
+    def __init__(self, spark: SparkSession, directory: Path, batches: int, within: int) -> None:
+        self._spark, self._directory = spark, directory
+        self._batches, self._within = batches, within
 
     def measure(self, name: str, per_key: int) -> tuple[float, float, int]:
         """Return the rows a second, and the bytes and rows of the state after the last batch."""
         reader = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         events = reader.parquet(str(self._events(per_key))).withWatermark("at", "10 seconds")
         checkpoint = tempfile.mkdtemp(dir=self._directory)
-        writer = JOBS[name](self._spark, events).writeStream.format("noop")
+        writer = JOBS[name](self._spark, events, self._within).writeStream.format("noop")
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
         batches = [one for one in query.recentProgress if one.numInputRows]
@@ -161,6 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--per-key", type=int, nargs="+", default=[1, 10, 1000])
     parser.add_argument("--jobs", nargs="+", default=[*JOBS], choices=JOBS)
+    parser.add_argument("--within", type=int, default=60)
     parser.add_argument("--store", choices=STORES, default=STORES[0])
     given = parser.parse_args(arguments)
     shown = Table("events a key", "job", "rows/s", "of pattern", "state MiB", "state rows")
@@ -172,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             state_store=given.store,
             jars=(engine_jar(),),
         )
-        bench = Bench(start_spark(settings), Path(directory), given.batches)
+        bench = Bench(start_spark(settings), Path(directory), given.batches, given.within)
         for per_key in given.per_key:
             measured = {name: list[tuple[float, float, int]]() for name in given.jobs}
             for _ in range(given.rounds):

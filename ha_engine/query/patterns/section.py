@@ -105,7 +105,8 @@ def pattern_of(where: str, raw: PatternSection, streams: Mapping[str, StreamSpec
     by = _by(where, raw, (*sources, *tables), streams)
     reader = _Parts(f"{where}.sequence", sources, strict=raw.contiguity == "strict")
     part = Sequence(tuple(reader.part(one) for one in raw.sequence))
-    require_sound(f"{where}.sequence", part, [streams[name] for name in sources], tables)
+    inputs = [streams[name] for name in (*sources, *tables)]
+    require_sound(f"{where}.sequence", part, inputs, tables)
     after_match, after_step = _after_match(where, raw, part)
     columns = raw.columns
     if columns is None:

@@ -217,6 +217,7 @@ def test_match_recognize_has_the_defaults_of_the_standard(tmp_path: Path) -> Non
         (DURING + "tables: [orders]\nsequence: [a: ]", "tables names the stream 'orders' twice"),
         (DURING + "tables: [notes]\nsequence: [a: ]", "tables: stream 'notes' has no watermark"),
         (LIMITED + "sequence: [payments: ]", "is the name of a column, a table or a key word"),
+        (LIMITED + "sequence: [order_id: ]", "is the name of a column, a table or a key word"),
         (LIMITED + "sequence: [a: {from: payments}]", "the pattern has no stream 'payments'"),
     ],
 )

@@ -247,8 +247,9 @@ def _late(
 ) -> Iterator[str]:
     """Say in which batches the query dropped late rows. Spark does not say which rows.
 
-    Spark drops rows that are behind the watermark of the batch before.
+    Spark drops rows that are behind the watermark of the batch before, but none of a table.
     """
+    spec = query.planned.spec
     for before, progress in pairwise(query.progress()):
         if not progress.late_rows or progress.number > len(batches):
             continue
@@ -257,7 +258,7 @@ def _late(
         older = [
             place
             for record in batches[progress.number - 1].records
-            if record.stream in query.planned.spec.streams
+            if record.stream in set(spec.streams) - spec.tables
             for place in _older(record, application.streams[record.stream], watermark)
         ]
         more = ", ..." if len(older) > _LATE_EVENTS_SHOWN_MAX else ""

@@ -46,7 +46,7 @@ def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
 def needs_jar(config: Config, application: StreamApplication) -> bool:
     """Whether Spark certainly needs the engine's classes for the JVM.
 
-    Spark also needs them if a Python function sets several watermarks, which its plan shows later.
+    Spark also needs them for watermarks that a query sets itself, which only its plan shows.
     """
     has_log = any(stream.log is not None for stream in application.streams.values())
     several = any(map(application.has_several_watermarks, application.queries))

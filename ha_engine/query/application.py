@@ -349,6 +349,11 @@ class QuerySpec:
                 return ()
 
     @property
+    def tables(self) -> frozenset[str]:
+        """The streams that a pattern of the query reads as tables."""
+        return frozenset(name for pattern in self.patterns for name in pattern.tables)
+
+    @property
     def keys_max(self) -> int | None:
         """The most keys that the state of the patterns may have, or None without a pattern."""
         return sum(pattern.keys_max for pattern in self.patterns) or None

@@ -12,6 +12,7 @@ from ha_engine.errors import QueryProcessFailed
 from ha_engine.query.checkpoint_files import batches_of
 from ha_engine.query.object_path import CheckpointPath, ObjectPath, listed_again
 from ha_engine.system.disk import disk
+from ha_engine.system.files import replace_file
 
 _NO_OFFSET = "-"
 _HEADING_LINES = 2  # the version of the log's format, and Spark's metadata of the batch
@@ -71,32 +72,45 @@ def add_sources(checkpoint: CheckpointPath, sources: int) -> None:
 
 
 def note_watermarks(
-    checkpoint: CheckpointPath, batch_id: int, watermarks: Sequence[int | None]
+    checkpoint: CheckpointPath, batch_id: int, digest: str, watermarks: Sequence[int | None]
 ) -> None:
     """Write the watermark of each stream after Spark's batch ``batch_id`` to the offset log.
 
-    ``watermarks`` are in milliseconds since 1970. Spark ignores a setting that it does not know.
-    Raises DiskFailed.
+    ``digest`` is that of the query, which says what streams there are. ``watermarks`` are in
+    milliseconds since 1970. Spark ignores a setting that it does not know. Raises DiskFailed.
     """
     log = checkpoint / "offsets" / str(batch_id)
     lines = log.read_text(encoding="utf-8").splitlines()
     metadata = json.loads(lines[_METADATA_LINE])
-    metadata["conf"][_WATERMARKS] = json.dumps(watermarks)
+    metadata["conf"][_WATERMARKS] = json.dumps({"query": digest, "streams": list(watermarks)})
     lines[_METADATA_LINE] = json.dumps(metadata)
-    _replace(log, "\n".join(lines).encode())
+    content = "\n".join(lines).encode()
+    if isinstance(log, ObjectPath):
+        log.write_bytes(content)
+        return
+    with disk(log.parent):
+        # Spark does not fsync its files either. The name is one that the next start deletes.
+        draft = log.with_name(f".{log.name}.tmp")
+        draft.write_bytes(content)
+        log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
+        draft.replace(log)
 
 
-def watermarks_before(checkpoint: CheckpointPath, batch_id: int) -> list[int | None]:
+def watermarks_before(checkpoint: CheckpointPath, batch_id: int, digest: str) -> list[int | None]:
     """The watermark of each stream before Spark's batch ``batch_id``, or after it if the batch was
-    run before. The list is empty if no batch has noted them. Raises OSError."""
+    run before.
+
+    The list is empty if the query with this digest has noted none. Raises OSError.
+    """
     for number in (batch_id, batch_id - 1):
         try:
             log = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8")
         except FileNotFoundError:
             continue
-        noted = json.loads(log.splitlines()[_METADATA_LINE])["conf"].get(_WATERMARKS)
-        if noted is not None:
-            return list(json.loads(noted))
+        text = json.loads(log.splitlines()[_METADATA_LINE])["conf"].get(_WATERMARKS)
+        if text is not None:
+            noted = json.loads(text)
+            return list(noted["streams"]) if noted["query"] == digest else []
     return []
 
 
@@ -106,11 +120,8 @@ def _replace(log: CheckpointPath, content: bytes) -> None:
         return
     with disk(log.parent):
         log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
-        # A snapshot may have a link to the file, so that it must not be written in place. Spark
-        # does not fsync its files either.
-        draft = log.with_suffix(".tmp")
-        draft.write_bytes(content)
-        draft.replace(log)
+        # A snapshot may have a link to the file, so that it must not be written in place.
+        replace_file(log, [content])
 
 
 def mark_of(offset: str | None) -> int:

@@ -76,7 +76,6 @@ def plan_query(
 
     Raises ApplicationError (bad SQL, unsupported mode, ...) or NonDeterministicQuery.
     """
-    tables = {name for pattern in spec.patterns for name in pattern.tables}
     streams = {
         name: _stream_frame(
             spark,
@@ -84,7 +83,7 @@ def plan_query(
             _stream_of(spec, application, name),
             options,
             logs,
-            as_table=name in tables,
+            as_table=name in spec.tables,
         )
         for name in spec.streams
     }
@@ -130,8 +129,8 @@ def _stream_frame(
     else:
         frame = _journal_frame(spark, stream, options)
     if as_table:
-        # A table that seldom changes must not hold the query's watermark back, and a row that comes
-        # twice changes nothing.
+        # A table that seldom changes must not hold the query's watermark back. Without a watermark,
+        # Spark cannot drop duplicates.
         return frame
     if stream.watermark is not None:
         frame = frame.withWatermark(stream.watermark.column, stream.watermark.delay)

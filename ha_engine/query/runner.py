@@ -209,7 +209,7 @@ class QueryRunner:
         if not planned.has_several_watermarks:
             return OneWatermark()
         engine_jar()
-        return Watermarks(self._spark, planned.spec.name, checkpoint)
+        return Watermarks(self._spark, planned.spec, checkpoint)
 
     def _plan(self, command: pb.RunQuery) -> PlannedQuery:
         application = self._versions.holding(command.query, command.digest)

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ha_engine.errors import QueryProcessFailed
-from ha_engine.query.checkpoint_files import last_finished
-from ha_engine.query.offsets import note_watermarks, watermarks_before
 from ha_engine.v1 import local_pb2 as pb
 
 if TYPE_CHECKING:
@@ -60,12 +58,6 @@ def partitions_after(mark: int, changes: Iterable[pb.StatePartitions]) -> Partit
 
 
 def repartition(spark: SparkSession, checkpoint: Path, number: int) -> None:
-    """Let Spark write the state in a checkpoint again, in ``number`` partitions.
-
-    The batch that Spark adds keeps the watermarks of the streams.
-    """
+    """Let Spark write the state in a checkpoint again, in ``number`` partitions."""
     uri = checkpoint.absolute().as_uri()
     spark._streamingCheckpointManager.repartition(uri, number)
-    added = last_finished(checkpoint)
-    if added is not None and (kept := watermarks_before(checkpoint, added)):
-        note_watermarks(checkpoint, added, kept)

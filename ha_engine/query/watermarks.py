@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from ha_engine.query.application import QuerySpec
+
 
 class Watermarks:
-    """The watermarks of the streams of the query ``name``. Spark calls both methods in its thread
-    of the query, ``restore`` before a batch and ``note`` after its rows were computed."""
+    """The watermarks of the streams of a query. Call both methods in Spark's thread of the query,
+    ``restore`` before a batch and ``note`` after its rows were computed."""
 
-    def __init__(self, spark: SparkSession, name: str, checkpoint: CheckpointPath) -> None:
-        self._spark, self._name, self._checkpoint = spark, name, checkpoint
+    def __init__(self, spark: SparkSession, query: QuerySpec, checkpoint: CheckpointPath) -> None:
+        self._spark, self._query, self._checkpoint = spark, query, checkpoint
         self._of_spark: Any = None
 
     def restore(self, batch_id: int) -> None:
@@ -38,14 +40,16 @@ class Watermarks:
             return
         classes = self._spark.sparkContext._jvm.haengine.streaming
         self._of_spark = classes.Watermarks(self._started()._jsq)
-        self._of_spark.restore(watermarks_before(self._checkpoint, batch_id))
+        kept = watermarks_before(self._checkpoint, batch_id, self._query.digest)
+        self._of_spark.restore(kept)
 
     def note(self, batch_id: int) -> None:
         """Write the watermarks after a batch to the checkpoint. Raises DiskFailed."""
-        note_watermarks(self._checkpoint, batch_id, list(self._of_spark.after()))
+        watermarks = list(self._of_spark.after())
+        note_watermarks(self._checkpoint, batch_id, self._query.digest, watermarks)
 
     def _started(self) -> StreamingQuery:
-        return next(one for one in self._spark.streams.active if one.name == self._name)
+        return next(one for one in self._spark.streams.active if one.name == self._query.name)
 
 
 class OneWatermark:

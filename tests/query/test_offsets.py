@@ -93,15 +93,16 @@ def test_watermarks_of_the_streams_are_noted_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "offsets" / ".5.crc").write_text("of the former bytes")
     kept = tmp_path / "snapshot"
     kept.hardlink_to(tmp_path / "offsets" / "5")
-    note_watermarks(tmp_path, 5, [None, 1_357_000_000_000, -3])
+    note_watermarks(tmp_path, 5, "digest", [None, 1_357_000_000_000, -3])
 
-    assert [watermarks_before(tmp_path, batch) for batch in (4, 5, 6, 7, 8)] == [
+    assert [watermarks_before(tmp_path, batch, "digest") for batch in (4, 5, 6, 7, 8)] == [
         [],
         [None, 1_357_000_000_000, -3],
         [None, 1_357_000_000_000, -3],
         [],
         [],
     ]
+    assert watermarks_before(tmp_path, 5, "of another query") == []
     assert mark_of_batch(tmp_path, 5) == 7
     assert partitions_of_batch(tmp_path, 5) == 2
     assert "watermarks" not in kept.read_text()

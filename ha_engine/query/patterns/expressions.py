@@ -11,7 +11,7 @@ the current event and the slots.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +105,7 @@ class Expressions:
         """Note the columns of steps and tables in ``text``, and remove the name of the current
         step. The output has the row of a table as of the match's last event."""
         text = self._with_tables(text, of_match=current is None)
-        found = list(_references(text, self._names()))
+        found = self._references_to_steps(text)
         for reference in reversed(found):
             step, column = self._declared(reference["step"]), reference["column"]
             if step == current:
@@ -120,7 +120,7 @@ class Expressions:
     def _with_tables(self, text: str, *, of_match: bool) -> str:
         """Note the columns of tables in ``text``. If it is ``of_match``, let it have the row in a
         slot of the match."""
-        for reference in reversed(list(_references(text, list(self.pattern.tables)))):
+        for reference in reversed(list(_references(text, self.pattern.tables))):
             named, column = reference["step"], reference["column"].strip("`")
             table = next(one for one in self.pattern.tables if one.lower() == named.lower())
             self._table_columns.setdefault(table, {}).setdefault(column.lower(), column)
@@ -183,6 +183,18 @@ class Expressions:
             case _:
                 return self._last(step, value, offset or 0)
 
+    def _references_to_steps(self, text: str) -> list[re.Match[str]]:
+        """Raise ApplicationError if a table is taken for a column of a step."""
+        found = list(_references(text, self._names()))
+        for reference in found:
+            column = reference["column"].strip("`").lower()
+            if column in map(str.lower, self.pattern.tables):
+                raise ApplicationError(
+                    f"{reference[0]}: {column} is a table and belongs to no step; write "
+                    f"{column}.COLUMN"
+                )
+        return found
+
     def _names(self) -> list[str]:
         return [step.name for step in self.pattern.steps]
 
@@ -201,7 +213,7 @@ class Expressions:
             raise ApplicationError(
                 f"prev({value}) is only for conditions; use last(STEP.column, 1)"
             )
-        steps = {self._declared(one["step"]) for one in _references(value, self._names())}
+        steps = {self._declared(one["step"]) for one in self._references_to_steps(value)}
         if steps - {current}:
             raise ApplicationError(
                 f"prev({value}) names a step, but prev is about the event before this one, "
@@ -213,7 +225,7 @@ class Expressions:
         names = self._names()
         if value.strip().lower() in map(str.lower, names):
             return self._declared(value.strip()), "*"
-        references = list(_references(value, names))
+        references = self._references_to_steps(value)
         steps = {self._declared(one["step"]) for one in references}
         if len(steps) > 1:
             raise ApplicationError(
@@ -233,9 +245,10 @@ class Expressions:
         return next(iter(steps), None), _without(value, names)
 
     def _bare_columns(self, value: str, references: list[re.Match[str]]) -> list[str]:
-        """The columns in ``value`` that are not those of a step."""
+        """The columns in ``value`` that are not those of a step or a table."""
         code = masked(value)
-        for one in reversed(references):
+        references = [*references, *_references(value, self.pattern.tables)]
+        for one in sorted(references, key=lambda one: one.start(), reverse=True):
             code = code[: one.start()] + code[one.end() :]
         words = re.findall(r"(?<![\w.])([A-Za-z_]\w*)(?!\w*\s*[(.])", code.replace("`", " "))
         return [word for word in words if word.lower() in self.stream_columns]
@@ -364,12 +377,15 @@ def _require_no_lambda_named(text: str, names: list[str]) -> None:
         for name in re.findall(r"\w+", variables):
             if name.lower() in map(str.lower, names):
                 raise ApplicationError(
-                    f"the variable {name!r} of a lambda is the name of a step; rename the variable"
+                    f"the variable {name!r} of a lambda is the name of a step or a table; rename "
+                    "the variable"
                 )
 
 
-def _references(text: str, names: list[str]) -> Iterator[re.Match[str]]:
-    """The places of ``text`` that name a column of a step."""
+def _references(text: str, names: Sequence[str]) -> Iterator[re.Match[str]]:
+    """The places of ``text`` that name a column of a step, or of a table."""
+    if not names:
+        return
     steps = "|".join(map(re.escape, names))
     reference = re.compile(
         rf"(?<![\w.`])(?P<step>{steps})\s*\.\s*(?P<column>{_COLUMN})", re.IGNORECASE

@@ -97,7 +97,10 @@ def test_expressions_that_an_optimizer_rewrites_are_accepted(
     ("column", "reason"),
     [
         ("second.value", "no expression names a column of the table others"),
-        ("others.size", "others"),
+        ("others.size", "others: [UNRESOLVED_COLUMN"),
+        ("max(second.others.weight)", "others is a table and belongs to no step"),
+        ("second.others.weight", "others is a table and belongs to no step"),
+        ("exists(array(1), others -> others > 1)", "the name of a step or a table"),
         ("prev(others.weight)", "prev(others.weight) is only for conditions"),
     ],
 )

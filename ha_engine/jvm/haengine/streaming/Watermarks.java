@@ -56,13 +56,10 @@ public final class Watermarks {
     return watermarks;
   }
 
-  /** Sets the watermarks that a batch before the query's start had, if they are of its streams. */
+  /** Sets the watermarks that a batch before the query's start had. The list may be empty. */
   public void restore(List<? extends Number> watermarks) throws ReflectiveOperationException {
-    if (watermarks.size() != operators.size()) {
-      return; // the query has changed since
-    }
     Map<UUID, Option<Object>> current = current(query.watermarkTracker());
-    for (int at = 0; at < operators.size(); at++) {
+    for (int at = 0; at < watermarks.size(); at++) {
       Number watermark = watermarks.get(at);
       if (watermark != null) {
         current.update(operators.get(at), Option.apply(watermark.longValue()));

@@ -249,7 +249,7 @@ def _late(
 
     Spark drops rows that are behind the watermark of the batch before, but none of a table.
     """
-    spec = query.planned.spec
+    streams = set(query.planned.spec.streams) - query.planned.spec.tables
     for before, progress in pairwise(query.progress()):
         if not progress.late_rows or progress.number > len(batches):
             continue
@@ -258,7 +258,7 @@ def _late(
         older = [
             place
             for record in batches[progress.number - 1].records
-            if record.stream in set(spec.streams) - spec.tables
+            if record.stream in streams
             for place in _older(record, application.streams[record.stream], watermark)
         ]
         more = ", ..." if len(older) > _LATE_EVENTS_SHOWN_MAX else ""

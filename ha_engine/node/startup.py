@@ -48,9 +48,12 @@ def needs_jar(config: Config, application: StreamApplication) -> bool:
 
     Spark also needs them for watermarks that a query sets itself, which only its plan shows.
     """
-    has_log = any(stream.log is not None for stream in application.streams.values())
-    several = any(map(application.has_several_watermarks, application.queries))
-    return config.execution.on_cluster or has_log or application.has_patterns or several
+    return (
+        config.execution.on_cluster
+        or any(stream.log is not None for stream in application.streams.values())
+        or application.has_patterns
+        or application.has_several_watermarks
+    )
 
 
 def check_place(config: Config) -> str | None:

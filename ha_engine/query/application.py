@@ -375,10 +375,13 @@ class StreamApplication:
     def has_patterns(self) -> bool:
         return any(query.patterns for query in self.queries.values())
 
-    def has_several_watermarks(self, query: str) -> bool:
-        """Whether more than one stream that the query reads has a watermark in the file."""
-        streams = (self.streams[name] for name in self.queries[query].streams)
-        return sum(stream.watermark is not None for stream in streams) > 1
+    @property
+    def has_several_watermarks(self) -> bool:
+        """Whether a query reads more than one stream with a watermark in the file."""
+        return any(
+            sum(self.streams[name].watermark is not None for name in query.streams) > 1
+            for query in self.queries.values()
+        )
 
     @property
     def digest(self) -> str:

@@ -68,7 +68,7 @@ def add_sources(checkpoint: CheckpointPath, sources: int) -> None:
             mark = json.loads(last)
             offset = json.dumps({"mark": mark["mark"], "sequence": mark["sequence"]})
             lines = [*heading[:_HEADING_LINES], *[offset] * sources]
-            _replace(log, "\n".join(lines).encode())
+            _replace(log, "\n".join(lines).encode(), durable=True)
 
 
 def note_watermarks(
@@ -84,16 +84,7 @@ def note_watermarks(
     metadata = json.loads(lines[_METADATA_LINE])
     metadata["conf"][_WATERMARKS] = json.dumps({"query": digest, "streams": list(watermarks)})
     lines[_METADATA_LINE] = json.dumps(metadata)
-    content = "\n".join(lines).encode()
-    if isinstance(log, ObjectPath):
-        log.write_bytes(content)
-        return
-    with disk(log.parent):
-        # Spark does not fsync its files either. The name is one that the next start deletes.
-        draft = log.with_name(f".{log.name}.tmp")
-        draft.write_bytes(content)
-        log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
-        draft.replace(log)
+    _replace(log, "\n".join(lines).encode(), durable=False)  # Spark does not fsync it either
 
 
 def watermarks_before(checkpoint: CheckpointPath, batch_id: int, digest: str) -> list[int | None]:
@@ -114,14 +105,19 @@ def watermarks_before(checkpoint: CheckpointPath, batch_id: int, digest: str) ->
     return []
 
 
-def _replace(log: CheckpointPath, content: bytes) -> None:
+def _replace(log: CheckpointPath, content: bytes, *, durable: bool) -> None:
     if isinstance(log, ObjectPath):
         log.write_bytes(content)
         return
     with disk(log.parent):
         log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
         # A snapshot may have a link to the file, so that it must not be written in place.
-        replace_file(log, [content])
+        if durable:
+            replace_file(log, [content])
+        else:
+            draft = log.with_name(f".{log.name}.tmp")  # which the next start deletes
+            draft.write_bytes(content)
+            draft.replace(log)
 
 
 def mark_of(offset: str | None) -> int:

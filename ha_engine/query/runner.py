@@ -205,7 +205,7 @@ class QueryRunner:
     def _watermarks(
         self, planned: PlannedQuery, checkpoint: CheckpointPath
     ) -> Watermarks | OneWatermark:
-        """Raises JarMissing."""
+        """What keeps the watermarks of the query's streams over a restart. Raises JarMissing."""
         if not planned.has_several_watermarks:
             return OneWatermark()
         engine_jar()

@@ -15,9 +15,8 @@ from ha_engine.demo.nodes import sample_application
 from tests.e2e.databases import rows
 from tests.e2e.node_under_test import SPARK_SECONDS
 from tests.e2e.pair import Pair, running_pair
-from tests.faults.active import has_changed, heal, in_random_order, inflict
+from tests.faults.active import fail_over, in_random_order
 from tests.programs import needs
-from tests.waiting import wait_until
 
 FAILOVERS, FLIGHTS = 30, 500
 """The faults of the active, and the flights that are sent before each."""
@@ -64,11 +63,7 @@ def test_thirty_failovers_lose_and_double_no_match(tmp_path: Path, node_database
                 producer.send("departures", batch)
             producer.flush()
             sent += FLIGHTS
-            active = pair.wait_protected()
-            before = active.require_status()
-            inflict(fault, active)
-            wait_until(lambda before=before: has_changed(pair, before), within=SPARK_SECONDS)
-            heal(fault, pair, active)
+            fail_over(fault, pair)
         pair.wait_protected()
         pair.wait_settled()
         wanted = expected(year.slice(0, sent))

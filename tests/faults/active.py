@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from tests.e2e.node_under_test import NodeUnderTest
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
 from tests.e2e.pair import Pair
 from tests.waiting import wait_until
 
@@ -42,6 +42,15 @@ def inflict(fault: str, active: NodeUnderTest) -> None:
             _signal_all(active, signal.SIGSTOP)
         case part:
             active.kill(part)
+
+
+def fail_over(fault: str, pair: Pair) -> None:
+    """Inflict a fault on the active of a protected pair, wait for its effect, and end the fault."""
+    active = pair.wait_protected()
+    before = active.require_status()
+    inflict(fault, active)
+    wait_until(lambda: has_changed(pair, before), within=SPARK_SECONDS)
+    heal(fault, pair, active)
 
 
 def has_changed(pair: Pair, before: dict[str, Any]) -> bool:

@@ -49,7 +49,7 @@ class Flink:
         words = ["-cp", self._path, "AThenB", str(per_key), str(batches), str(WITHIN)]
         job = ["java", f"-Xmx{HEAP}", *opened, *words]
         ended = subprocess.run(job, check=True, capture_output=True, text=True)
-        return float(ended.stdout.split()[0])
+        return float(ended.stdout)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

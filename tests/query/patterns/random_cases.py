@@ -117,7 +117,7 @@ class Case:
     @property
     def taking(self) -> list[str]:
         """The names of the steps that take events."""
-        return list(dict.fromkeys(step.name for step in taken_steps_of(self.pattern.part)))
+        return _taking(self.pattern.part)
 
 
 @st.composite
@@ -187,9 +187,27 @@ def cases(draw: st.DrawFn) -> Case:
     whole = Sequence(tuple(parts))
     before = steps_before(states_of(whole))
     assume(all(step in before.get(name, {step}) for name, step in references))
-    taking = list(dict.fromkeys(step.name for step in taken_steps_of(whole)))
-    after = draw(st.sampled_from(AfterMatch))
-    names = after in (AfterMatch.TO_FIRST, AfterMatch.TO_LAST)
+    after, after_step = draw(st.sampled_from(AfterMatch)), None
+    if after in (AfterMatch.TO_FIRST, AfterMatch.TO_LAST):
+        after_step = draw(st.sampled_from(_taking(whole)))
+    return _case(whole, conditions, within, after, after_step, tables)
+
+
+def _taking(part: Part) -> list[str]:
+    """The names of the steps that take events."""
+    return list(dict.fromkeys(step.name for step in taken_steps_of(part)))
+
+
+def _case(
+    whole: Sequence,
+    conditions: dict[str, Condition],
+    within: float,
+    after: AfterMatch = AfterMatch.NEXT,
+    after_step: str | None = None,
+    tables: tuple[str, ...] = (),
+) -> Case:
+    """The case of a pattern whose columns show all that is worth a comparison."""
+    taking = _taking(whole)
     columns = {
         "numbers": "collect_list(number)",
         **{name: f"count({name})" for name in taking},
@@ -204,10 +222,23 @@ def cases(draw: st.DrawFn) -> Case:
         within,
         MappingProxyType(columns),
         after,
-        draw(st.sampled_from(taking)) if names else None,
+        after_step,
         tables,
     )
     return Case(pattern, conditions)
+
+
+def late_second_way() -> Case:
+    """A case that random patterns seldom have: two ways reach a state at different events, and the
+    preferred one cannot take the adjacent event any more."""
+    kinds = {"s": "a", "x": "b", "y": "b", "z": "c", "end": "a", "other": "b"}
+    conditions = {name: kind_is(kind).holds for name, kind in kinds.items()}
+    s, x, y, z, end, other = (
+        One(Step(name, "events", kind_is(kind).sql), adjacent=name == "end")
+        for name, kind in kinds.items()
+    )
+    whole = Sequence((s, Choice((x, Sequence((y, z)))), Choice((end, other))))
+    return _case(whole, conditions, within=20)
 
 
 @dataclass(frozen=True)
@@ -223,9 +254,11 @@ def keys(chance: random.Random) -> dict[int, Key]:
 
 
 def _key(chance: random.Random, count: int) -> Key:
-    time, key = 0, Key([], [])
-    for number in range(count):
+    time, places, key = 0, list[tuple[int, int]](), Key([], [])
+    for number in chance.sample(range(count), count):  # events may come in another order
         time += chance.choice((0, 1, 1, 1, 2, 3))
+        places.append((time, number))
+    for time, number in sorted(places):
         if chance.randrange(5) == 0:
             key.rows.append(Event(time, number, "", chance.randint(0, 3)))
         else:

@@ -6,13 +6,13 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tests.programs import needs
 from tests.query.patterns.drive import interpreted, matches
 from tests.query.patterns.oracle import Match, Oracle
-from tests.query.patterns.random_cases import Case, Key, cases, keys, of
+from tests.query.patterns.random_cases import Case, Key, cases, keys, late_second_way, of
 
 pytestmark = [needs("javac"), pytest.mark.spark]
 
@@ -64,7 +64,8 @@ def compare_many(spark: Any, count: int) -> None:
     """Compare ``count`` random patterns, of which most must have matches."""
     found: list[int] = []
 
-    @settings(max_examples=count, phases=[Phase.generate], deadline=None)
+    @settings(max_examples=count, phases=[Phase.explicit, Phase.generate], deadline=None)
+    @example(case=late_second_way(), seed=1, cuts=[])
     @given(case=cases(), seed=st.integers(0, 1 << 32), cuts=CUTS)
     def compare(case: Case, seed: int, cuts: list[int]) -> None:
         found.append(require_equal(spark, case, seed, cuts))

@@ -70,7 +70,8 @@ def restore(checkpoint: Path) -> None:
     assert batch is not None
     copy_as_of(checkpoint, batch, copy)
     shutil.copy2(checkpoint / STAMP_FILE, copy)
-    shutil.rmtree(checkpoint)
+    # Moved away, since Spark's maintenance of the state may still write into the old directory.
+    checkpoint.rename(checkpoint.with_name(f"former-{batch}"))
     copy.rename(checkpoint)
 
 

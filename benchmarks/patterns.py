@@ -1,13 +1,15 @@
 """Rows a second that a pattern takes, against jobs that a user would write in Spark for it.
 
     python -m benchmarks.patterns [--batches 8] [--per-key 1 10 1000] [--within 60] [--store hdfs]
+    python -m benchmarks.patterns --open 1000000 --within 600 [--store rocksdb]
 
 One core finds *A, then B with at least its amount, within a minute* (``--within``) in batches of
 200,000 events, of which a seventh is A and a seventh is B. ``pattern`` is the engine's. ``python``
 is a function with ``applyInPandasWithState``, and ``join`` a join of the stream with itself, which
 yields every pair. ``count`` is a windowed aggregation, for comparison. The sides take turns, each
 with a checkpoint of its own. The clock of a batch runs while Spark computes it, without its
-planning. The first two batches do not count.
+planning. The first two batches do not count. With ``--open``, batches before them open a match of
+each of so many keys, and the events of the other batches have one of these keys.
 """
 
 from __future__ import annotations
@@ -128,9 +130,12 @@ JOBS: dict[str, Job] = {"pattern": pattern, "python": python, "join": join, "cou
 class Bench:
     """Runs the jobs over events in files of Parquet, one for each batch."""
 
-    def __init__(self, spark: SparkSession, directory: Path, batches: int, within: int) -> None:
+    def __init__(
+        self, spark: SparkSession, directory: Path, batches: int, within: int, keys_open: int
+    ) -> None:
         self._spark, self._directory = spark, directory
         self._batches, self._within = batches, within
+        self._opening = keys_open // ROWS
 
     def measure(self, name: str, per_key: int) -> tuple[float, float, int]:
         """Return the rows a second, and the bytes and rows of the state after the last batch."""
@@ -141,7 +146,7 @@ class Bench:
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
         batches = [one for one in query.recentProgress if one.numInputRows]
-        seconds = [one.durationMs["addBatch"] / 1_000 for one in batches[WARMING:]]
+        seconds = [one.durationMs["addBatch"] / 1_000 for one in batches[self._opening + WARMING :]]
         operators = batches[-1].stateOperators
         size = sum(one.memoryUsedBytes for one in operators)
         return ROWS / statistics.median(seconds), size, sum(one.numRowsTotal for one in operators)
@@ -150,13 +155,18 @@ class Bench:
         """Write the events, each batch ten seconds after the one before. A batch has ``per_key``
         events of a key."""
         place = self._directory / f"events-{per_key}"
-        for number in range(0 if place.exists() else self._batches):
-            keys = ROWS // per_key
+        for number in range(0 if place.exists() else self._opening + self._batches):
+            keys = self._opening * ROWS or ROWS // per_key
             first = number * ROWS if per_key == 1 else 0
+            key, kind = f"pmod(hash(id), {keys}) + {first % (5 * ROWS)}", "pmod(hash(id, 7), 7)"
+            if number < self._opening:
+                key, kind = f"id + {number * ROWS}", "1"
+            elif self._opening:
+                key = f"pmod(hash(id, {number}), {keys})"
             self._spark.range(ROWS).selectExpr(
-                f"pmod(hash(id), {keys}) + {first % (5 * ROWS)} AS key",
+                f"{key} AS key",
                 f"timestamp_micros(1700000000000000 + {number} * 10000000 + id * 50) AS at",
-                "CAST(pmod(hash(id, 7), 7) AS int) AS kind",
+                f"CAST({kind} AS int) AS kind",
                 "CAST(pmod(hash(id, 9), 1000) AS double) AS amount",
                 f"concat({number}, '-', id) AS _event_id",
             ).coalesce(1).write.mode("append").parquet(str(place))
@@ -171,6 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", nargs="+", default=[*JOBS], choices=JOBS)
     parser.add_argument("--within", type=int, default=60)
     parser.add_argument("--store", choices=STORES, default=STORES[0])
+    parser.add_argument("--open", type=int, default=0, metavar="KEYS")
     given = parser.parse_args(arguments)
     shown = Table("events a key", "job", "rows/s", "of pattern", "state MiB", "state rows")
     with tempfile.TemporaryDirectory(prefix="ha-engine-patterns-") as directory:
@@ -180,8 +191,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             scratch=Path(directory, "scratch"),
             state_store=given.store,
             jars=(engine_jar(),),
+            spark={"spark.sql.streaming.numRecentProgressUpdates": "1000"},
         )
-        bench = Bench(start_spark(settings), Path(directory), given.batches, given.within)
+        spark, place = start_spark(settings), Path(directory)
+        bench = Bench(spark, place, given.batches, given.within, given.open)
         for per_key in given.per_key:
             measured = {name: list[tuple[float, float, int]]() for name in given.jobs}
             for _ in range(given.rounds):

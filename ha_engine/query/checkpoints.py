@@ -46,6 +46,7 @@ _RENEWED = ".renewed"
 _PATHS = ".paths"
 """The directory with the paths that drivers get. A query's name never starts with a dot."""
 _WRITTEN_BY_SPARK = (*LOGS, "state")
+_UNFINISHED = "*.tmp*"
 LOST = (
     "the query's checkpoint is lost, and the journal cannot rebuild the state, which is older than "
     "the journal or than the query's definition; the query waits for a snapshot with the state; if "
@@ -443,14 +444,17 @@ class _Stamp:
 def _may_be_complete(directory: Path, wanted: _Stamp) -> bool:
     """Whether the checkpoint has the wanted lineage, a finished batch and no empty file.
 
-    Spark itself checks everything else when it opens the checkpoint. ``_may_be_complete`` is a
-    weaker check than ``is_whole``, only for state that nothing can rebuild.
+    A file that was not finished does not count. Spark itself checks everything else when it opens
+    the checkpoint. ``_may_be_complete`` is a weaker check than ``is_whole``, only for state that
+    nothing can rebuild.
     """
     found = _Stamp.read(directory)
     if found is None or found.lineage != wanted.lineage or last_finished(directory) is None:
         return False
     files = (path for part in _WRITTEN_BY_SPARK for path in (directory / part).rglob("*"))
-    return all(path.stat().st_size for path in files if path.is_file())
+    return all(
+        path.stat().st_size for path in files if path.is_file() and not path.match(_UNFINISHED)
+    )
 
 
 def _text(path: Path) -> str:
@@ -471,13 +475,13 @@ def _stamp(directory: Path, wanted: _Stamp, files: Files = OS_FILES) -> None:
 
 
 def _delete_unfinished(directory: Path, files: Files) -> None:
-    """Delete the files that Spark was writing to its logs when it was killed.
+    """Delete the files that Spark or ``offsets`` was writing to the logs when it was killed.
 
-    Spark renames such a file once it is complete. Spark begins its first batch only if its logs are
+    Both rename such a file once it is complete. Spark begins its first batch only if its logs are
     empty, so a file that was left there would fail the query for ever.
     """
     for log in LOGS:
-        for unfinished in (directory / log).glob(".*.tmp*"):
+        for unfinished in (directory / log).glob(_UNFINISHED):
             files.unlink(unfinished)
 
 

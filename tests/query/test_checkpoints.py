@@ -131,6 +131,19 @@ def test_state_that_must_resume_survives_a_loss_of_power_with_intact_files(
     assert is_used_again(tmp_path, "second", must_resume=True)
 
 
+@pytest.mark.parametrize(
+    "unfinished", ["offsets/.2.9a17.tmp", "offsets/2.tmp", "state/0/0/.2.delta.9a17.TID7.tmp"]
+)
+def test_state_that_must_resume_survives_with_an_unfinished_file(
+    tmp_path: Path, unfinished: str
+) -> None:
+    place = written(tmp_path, "first") / unfinished
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.touch()
+    assert is_used_again(tmp_path, "second", must_resume=True)
+    assert not place.exists() or place.match("state/*/*/*")
+
+
 def test_state_that_must_resume_is_lost_with_any_emptied_file(
     tmp_path: Path,
 ) -> None:

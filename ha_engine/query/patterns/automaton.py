@@ -71,7 +71,7 @@ def states_of(part: Part) -> tuple[State, ...]:
     rests: list[Rest] = [(part,)]
     for rest in rests:  # which grows
         takes, end = [], None
-        for awaited in _awaited(rest):
+        for awaited in _awaited(rest, set()):
             if awaited.step is None:
                 end = End(awaited.absent, awaited.seconds)
                 break  # a way that may end here takes precedence over all that follow
@@ -80,11 +80,12 @@ def states_of(part: Part) -> tuple[State, ...]:
                 rests.append(awaited.rest)
             target = numbers[awaited.rest]
             takes.append(Take(awaited.step, target, awaited.adjacent, awaited.absent))
+            if len(takes) > TAKES_MAX:
+                raise ApplicationError(
+                    f"the pattern awaits more than {TAKES_MAX} steps at once; write fewer "
+                    "alternatives"
+                )
         states.append(State(tuple(takes), end))
-        if len(takes) > TAKES_MAX:
-            raise ApplicationError(
-                f"the pattern awaits more than {TAKES_MAX} steps at once; write fewer alternatives"
-            )
         if len(rests) > STATES_MAX:
             raise ApplicationError(
                 f"the pattern has more than {STATES_MAX} states; use smaller numbers of repetitions"
@@ -114,8 +115,15 @@ def steps_before(states: tuple[State, ...]) -> dict[str, set[str]]:
     return before
 
 
-def _awaited(rest: Rest) -> Iterator[_Awaited]:
-    """The steps that a way with ``rest`` before it awaits, the preferred first."""
+def _awaited(rest: Rest, seen: set[Rest]) -> Iterator[_Awaited]:
+    """The steps that a way with ``rest`` before it awaits, the preferred first.
+
+    ``seen`` are the rests before this one. A rest that comes again, as after two optional
+    alternatives, awaits nothing new.
+    """
+    if rest in seen:
+        return
+    seen.add(rest)
     if not rest:
         yield _Awaited(None)
         return
@@ -124,21 +132,22 @@ def _awaited(rest: Rest) -> Iterator[_Awaited]:
         case One(step, adjacent):
             yield _Awaited(step, after, adjacent)
         case Absent(step, seconds):
-            for awaited in _awaited(after):
+            # Other steps are absent from here on, so that a rest may come once more.
+            for awaited in _awaited(after, set()):
                 absent = (step, *awaited.absent)
                 yield replace(awaited, absent=absent, seconds=seconds or awaited.seconds)
         case Sequence(parts):
-            yield from _awaited((*parts, *after))
+            yield from _awaited((*parts, *after), seen)
         case Choice(parts):
             for one in parts:
-                yield from _awaited((one, *after))
+                yield from _awaited((one, *after), seen)
         case Repeat(inner, least, most, greedy):
             again = (inner, *_once_less(part), *after)
             ways = [again] if most != 0 else []
             if least == 0:
                 ways.insert(len(ways) if greedy else 0, after)
             for way in ways:
-                yield from _awaited(way)
+                yield from _awaited(way, seen)
 
 
 def _once_less(repeat: Repeat) -> Rest:

@@ -114,20 +114,22 @@ class Expressions:
                 self._require_before(step, current)
                 column = column.strip("`")
                 self._columns.setdefault(step, {}).setdefault(column.lower(), column)
-                text = text[: reference.start("step")] + step + text[reference.end("step") :]
+                text = text[: reference.start("named")] + step + text[reference.end("named") :]
         return text
 
     def _with_tables(self, text: str, *, of_match: bool) -> str:
         """Note the columns of tables in ``text``. If it is ``of_match``, let it have the row in a
         slot of the match."""
-        for reference in reversed(list(_references(text, self.pattern.tables))):
+        references = list(_references(text, self.pattern.tables))
+        _require_columns_of(self.pattern.tables, text, references)
+        for reference in reversed(references):
             named, column = reference["step"], reference["column"].strip("`")
             table = next(one for one in self.pattern.tables if one.lower() == named.lower())
             self._table_columns.setdefault(table, {}).setdefault(column.lower(), column)
             if of_match:
                 kept = Slot(f"{table} of the match", None, f"`{table}`", f"`{table}`")
                 place = self._slot(kept)
-                text = text[: reference.start("step")] + place + text[reference.end("step") :]
+                text = text[: reference.start("named")] + place + text[reference.end("named") :]
         return text
 
     def _require_before(self, step: str | None, current: str | None) -> None:
@@ -237,7 +239,7 @@ class Expressions:
                 f"{function}({value}) mixes {bare[0]} with columns of a step; write "
                 f"{next(iter(steps))}.{bare[0]}, or write two aggregates"
             )
-        if not steps and value.strip() != "*" and len(self.pattern.streams) > 1:
+        if not steps and self._bare_columns(value, []) and len(self.pattern.streams) > 1:
             raise ApplicationError(
                 f"{function}({value}) does not say which step's events it is over; write it such "
                 f"as {function}({names[0]}.column)"
@@ -388,13 +390,27 @@ def _references(text: str, names: Sequence[str]) -> Iterator[re.Match[str]]:
         return
     steps = "|".join(map(re.escape, names))
     reference = re.compile(
-        rf"(?<![\w.`])(?P<step>{steps})\s*\.\s*(?P<column>{_COLUMN})", re.IGNORECASE
+        rf"(?<![\w.`])(?P<named>(?P<quote>`?)(?P<step>{steps})(?P=quote))\s*\.\s*"
+        rf"(?P<column>{_COLUMN})",
+        re.IGNORECASE,
     )
-    code = masked(text)
-    for found in reference.finditer(code):
+    for found in reference.finditer(masked(text)):
         whole = reference.match(text, found.start())
-        assert whole is not None
+        if whole is None:
+            raise ApplicationError(f"{text!r} has a comment within a name; remove the comment")
         yield whole
+
+
+def _require_columns_of(
+    tables: Sequence[str], text: str, references: Sequence[re.Match[str]]
+) -> None:
+    """Raise ApplicationError if ``text`` names a table beside ``references`` to its columns."""
+    code = masked(text)
+    for reference in reversed(references):
+        code = code[: reference.start()] + code[reference.end() :]
+    for table in tables:
+        if re.search(rf"(?<![\w.]){re.escape(table)}\b(?!\s*\()", code, re.IGNORECASE):
+            raise ApplicationError(f"{table} is a table; name one of its columns as {table}.COLUMN")
 
 
 def _without(value: str, names: list[str]) -> str:

@@ -102,6 +102,8 @@ def test_expressions_that_an_optimizer_rewrites_are_accepted(
         ("second.others.weight", "others is a table and belongs to no step"),
         ("exists(array(1), others -> others > 1)", "the name of a step or a table"),
         ("prev(others.weight)", "prev(others.weight) is only for conditions"),
+        ("others IS NOT NULL", "others is a table; name one of its columns"),
+        ("others/* the newest */.weight", "has a comment within a name"),
     ],
 )
 def test_a_table_is_refused_with_its_name(
@@ -112,3 +114,13 @@ def test_a_table_is_refused_with_its_name(
     (report,) = check_application(application(text), spark).queries
     assert report.error is not None
     assert reason in report.error
+
+
+@pytest.mark.parametrize("column", ["`others`.`weight`", "max(others.weight)"])
+def test_a_column_of_a_table_is_accepted(
+    spark: Any, application: Callable[[str], StreamApplication], column: str
+) -> None:
+    text = PATTERN.replace("CONDITION", "true").replace("COLUMN", column)
+    text = text.replace("from: events", "from: events\n      tables: [others]")
+    (report,) = check_application(application(text), spark).queries
+    assert report.error is None

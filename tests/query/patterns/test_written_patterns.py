@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import indent
+from types import MappingProxyType
 
 import pytest
 
@@ -11,7 +12,8 @@ from ha_engine.errors import ApplicationError
 from ha_engine.query.application import QuerySpec, load_application
 from ha_engine.query.patterns.automaton import states_of
 from ha_engine.query.patterns.explain import drawn, in_words
-from ha_engine.query.patterns.pattern import AfterMatch, Pattern
+from ha_engine.query.patterns.expressions import Expressions
+from ha_engine.query.patterns.pattern import AfterMatch, One, Pattern, Sequence, Step
 
 STREAMS = """
 name: shop
@@ -149,6 +151,26 @@ def test_quantifiers_are_those_of_regular_expressions(
 def test_all_of_takes_its_parts_in_any_order(tmp_path: Path) -> None:
     one = pattern(tmp_path, DURING + "sequence: [all_of: [{a: }, {b: }, {c: }]]\n")
     assert len(states_of(one.part)[0].takes) == 6
+
+
+def test_an_aggregate_over_a_table_is_over_the_events_of_all_streams() -> None:
+    by = MappingProxyType(dict.fromkeys(("orders", "payments", "limits"), ("id",)))
+    part = Sequence((One(Step("ordered", "orders")), One(Step("paid", "payments"))))
+    streams = ("orders", "payments")
+    two = Pattern(streams, by, part, 60, MappingProxyType({}), tables=("limits",))
+    times = dict.fromkeys(by, "at")
+    expressions = Expressions(two, {}, frozenset({"at", "id", "amount"}), times)
+    expressions.column("max(limits.most)")
+    assert expressions.slots["max(limits.most)"].step is None
+    with pytest.raises(ApplicationError, match="does not say which step's events it is over"):
+        expressions.column("max(amount)")
+
+
+def test_optional_alternatives_in_a_row_are_awaited_once_each(tmp_path: Path) -> None:
+    alternatives = "any_of: [{'b?': }, {'c?': }]"
+    text = f"{DURING}sequence: [a: , {', '.join([alternatives] * 30)}, d: ]\n"
+    before = states_of(pattern(tmp_path, text).part)[1]
+    assert len(before.takes) == 2 * 30 + 1
 
 
 def test_match_recognize_has_the_defaults_of_the_standard(tmp_path: Path) -> None:

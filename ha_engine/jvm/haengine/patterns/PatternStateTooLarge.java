@@ -9,9 +9,9 @@ final class PatternStateTooLarge extends RuntimeException {
   PatternStateTooLarge(Row key, long bytes, KeyState state, int bytesMax) {
     super(
         String.format(
-            "the state of the key %s has %,d bytes, with %,d waiting events and %,d open matches; "
-                + "the limit is max_state_per_key, %,d bytes: raise it, shorten within, or make the "
-                + "conditions of the first step stricter",
+            "the state of the key %s has %,d bytes, with %,d waiting events and rows of tables, and "
+                + "%,d open matches; the limit is max_state_per_key, %,d bytes: raise it, shorten "
+                + "within, or make the conditions of the first step stricter",
             key, bytes, state.waiting.size(), state.runs.size(), bytesMax));
   }
 }

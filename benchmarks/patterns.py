@@ -131,7 +131,12 @@ class Bench:
     """Runs the jobs over events in files of Parquet, one for each batch."""
 
     def __init__(
-        self, spark: SparkSession, directory: Path, batches: int, within: int, keys_open: int
+        self,
+        spark: SparkSession,
+        directory: Path,
+        batches: int,
+        within: int,
+        keys_open: int = 0,
     ) -> None:
         self._spark, self._directory = spark, directory
         self._batches, self._within = batches, within

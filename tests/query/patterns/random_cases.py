@@ -241,6 +241,20 @@ def late_second_way() -> Case:
     return _case(whole, conditions, within=20)
 
 
+def way_that_remembers() -> Case:
+    """A case that random patterns seldom have: two ways reach a state at one event, and only the
+    memory of the second one meets the condition of the next step."""
+    clauses = {
+        "s": kind_is("a"),
+        "x": kind_is("b"),
+        "y": kind_is("b"),
+        "end": above_step("y"),
+    }
+    s, x, y, end = (One(Step(name, "events", one.sql)) for name, one in clauses.items())
+    conditions = {name: one.holds for name, one in clauses.items()}
+    return _case(Sequence((s, Choice((x, y)), end)), conditions, within=20)
+
+
 @dataclass(frozen=True)
 class Key:
     """The events of a key, and the rows of its table."""

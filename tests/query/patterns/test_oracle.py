@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from tests.programs import needs
 from tests.query.patterns.drive import interpreted, matches
 from tests.query.patterns.oracle import Match, Oracle
-from tests.query.patterns.random_cases import Case, Key, cases, keys, late_second_way, of
+from tests.query.patterns.random_cases import (
+    Case,
+    Key,
+    cases,
+    keys,
+    late_second_way,
+    of,
+    way_that_remembers,
+)
 
 pytestmark = [needs("javac"), pytest.mark.spark]
 
@@ -66,6 +74,7 @@ def compare_many(spark: Any, count: int) -> None:
 
     @settings(max_examples=count, phases=[Phase.explicit, Phase.generate], deadline=None)
     @example(case=late_second_way(), seed=1, cuts=[])
+    @example(case=way_that_remembers(), seed=1, cuts=[])
     @given(case=cases(), seed=st.integers(0, 1 << 32), cuts=CUTS)
     def compare(case: Case, seed: int, cuts: list[int]) -> None:
         found.append(require_equal(spark, case, seed, cuts))

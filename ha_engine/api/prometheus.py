@@ -111,6 +111,10 @@ _NODE_COUNTERS = {
         "duplicate_events",
         "Events in repeated requests, which the node does not store again.",
     ),
+    "events_forwarded": (
+        "forwarded_events",
+        "Events that the active stored for this node, which was not the active.",
+    ),
 }
 _COUNTS = {
     "digest_mismatches": "Batches whose output differed from the active's.",

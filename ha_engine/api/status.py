@@ -48,6 +48,7 @@ class GateCounts(Protocol):
 
     rows_accepted: int
     rows_duplicate: int
+    rows_forwarded: int
     requests_rejected: dict[str, int]
     acks: RecentLatency
 
@@ -272,6 +273,7 @@ def _receive(stages: Stages, core: Core) -> ReceiveStatus:
     return {
         "accepted_events": gate.rows_accepted,
         "duplicate_events": gate.rows_duplicate,
+        "forwarded_events": gate.rows_forwarded,
         "rejected_requests": dict(gate.requests_rejected),
         "connections": queues.connections,
         "closed_connections": dict(stages.closed_connections),

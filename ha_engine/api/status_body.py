@@ -122,6 +122,7 @@ class ReceiveStatus(TypedDict):
 
     accepted_events: int
     duplicate_events: int
+    forwarded_events: int
     rejected_requests: dict[str, int]
     """Number of rejected requests by reason."""
     connections: int

@@ -6,6 +6,7 @@ endpoints       chooses the node to send to, and the time of a retry
 transport       the interface of a transport to a node
 over_http       the transport over HTTP
 over_grpc       the transport over gRPC
+exchange        requests and answers on one gRPC stream
 answers         reads an answer over HTTP
 payload         the bytes of one request: lines of JSON, or Arrow
 admin           an operator's requests to a running node

@@ -8,10 +8,12 @@ refusals. The modules ``over_http`` and ``over_grpc`` implement the interface. T
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ha_engine.client.payload import Payload
 from ha_engine.types import Position
+
+if TYPE_CHECKING:
+    from ha_engine.client.payload import Payload
 
 CONNECT_TIMEOUT_SECONDS = 2.0
 ANSWER_TIMEOUT_SECONDS = 2.5

@@ -157,6 +157,12 @@ class ReceiveConfig(Section):
         description="Number of latest sequences that the node remembers of each producer, to "
         "recognize retries. Group-wide.",
     )
+    forward: bool = Field(
+        default=False,
+        description="Whether the node takes events while it is not the active, and forwards them "
+        "to the active. Then clients may send to any node, or to both nodes at once with a "
+        "producer id and a sequence.",
+    )
 
 
 class JournalConfig(Section):

@@ -56,12 +56,16 @@ class Traffic(threading.Thread):
             self._finish.wait(min(max(EVERY_SECONDS, REST * took), PAUSE_SECONDS_MAX))
 
     def _send(self, producer: Producer, elapsed: float) -> None:
-        left = self.rows.num_rows - self.sent
-        share = ROWS_PER_SEND if self._finish.is_set() else int(left * elapsed / self._fade)
-        batch = self.rows.slice(self.sent, min(max(1, share), ROWS_PER_SEND)).to_batches()[0]
+        batch = self._next(elapsed)
         producer.send(self._stream, batch)
         producer.flush()
         self.sent += batch.num_rows
+
+    def _next(self, elapsed: float) -> pa.RecordBatch:
+        """The rows that follow the sent ones, as many as belong to ``elapsed`` seconds."""
+        left = self.rows.num_rows - self.sent
+        share = ROWS_PER_SEND if self._finish.is_set() else int(left * elapsed / self._fade)
+        return self.rows.slice(self.sent, min(max(1, share), ROWS_PER_SEND)).to_batches()[0]
 
     def _acked(self, ack: Ack) -> None:
         # An ack of a retry has no position if the nodes have forgotten the request's position.

@@ -51,6 +51,7 @@ from ha_engine.node.connectors import (
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
 from ha_engine.node.driver import Driver
+from ha_engine.node.forwarding import ActivePeer
 from ha_engine.node.local_service import LocalServer, LocalService
 from ha_engine.node.ports import Ports
 from ha_engine.node.range_server import CONNECTIONS_MAX
@@ -63,11 +64,13 @@ from ha_engine.publish import Publisher, Sink
 from ha_engine.query.application import StreamApplication
 from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.receive.backlog import Disk
+from ha_engine.receive.forwarding import ForwardingStore, store_forwarded
+from ha_engine.receive.gate import Gate
 from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
 from ha_engine.snapshot.restore import finish
 from ha_engine.stats.counters import NodeCounters
-from ha_engine.sync import EventSync, Report
+from ha_engine.sync import EventSync, Forwarded, Forwarder, GrpcTransport, Report
 from ha_engine.system.systemd import Condition, ServiceManager
 from ha_engine.types import Holder, Position
 from ha_engine.web.connection_limits import OWN_FILES, connection_limits
@@ -130,14 +133,17 @@ class Node:
         self.local = self._local_service()
         self.ranges = range_server_of(config, self.answers, counters)
         self.lease_store = lease_store_of(config)
+        self.closed = Counter[str]()
+        """The connections that the node closed because of their clients, by reason."""
         parts = self.core, self.journal, self.writer, self.outbox, self.data.base
         self.snapshots = snapshot_service_of(config, self.application, *parts)
-        self.intake = Intake(self.gate, self.logs.refusing)
+        self.forwarder = Forwarder(config.event_sync, config.node.id, process_id)
+        self.peers = self._event_sync(process_id)
+        self.store = self._store(process_id)
+        self.intake = Intake(self.store, self.logs.refusing)
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
         own_files = OWN_FILES + (CONNECTIONS_MAX if config.execution.on_cluster else 0)
         connections = connection_limits(config.http, config.ingest, own_files)
-        self.closed = Counter[str]()
-        """The connections that the node closed because of their clients, by reason."""
         self.ingest = IngestServer(
             self.intake,
             config.ingest,
@@ -145,9 +151,6 @@ class Node:
             self._ingest_of,
             connections.ingest,
             self.closed,
-        )
-        self.peers = EventSync(
-            config.event_sync, self.journal, self._sync_owner(process_id), self.closed
         )
         # The node also polls the lease row, so the listener only makes the node read a change
         # sooner.
@@ -187,6 +190,23 @@ class Node:
         size = config.journal.segment_size
         journal = Journal.open(data.journal, group=config.group, segment_size=size)
         return journal, Outbox.open(data.outbox, living=living)
+
+    def _event_sync(self, process_id: str) -> EventSync:
+        def admits(node: str, process: str) -> bool:
+            return self.peers.process_of(node) == process
+
+        config = self.config.event_sync
+        transport = GrpcTransport(config, Forwarded(admits, partial(store_forwarded, self.gate)))
+        owner = self._sync_owner(process_id)
+        return EventSync(config, self.journal, owner, self.closed, transport=transport)
+
+    def _store(self, process_id: str) -> Gate | ForwardingStore:
+        """Where the events of producers go."""
+        if not self.config.receive.forward:
+            return self.gate
+        producer = f"forwarded-by-{self.config.node.id}-{process_id}"
+        active = ActivePeer(self.peers, self.forwarder)
+        return ForwardingStore(self.gate, active, producer, self.metrics.gate.forwarded)
 
     def _sync_owner(self, process_id: str) -> SyncOwner:
         hello = hello_of(self.config, self.application, self.journal, process_id)
@@ -253,11 +273,14 @@ class Node:
             await self._shut(local_server, tasks)
 
     async def _shut(self, local_server: LocalServer, tasks: list[asyncio.Task[None]]) -> None:
+        if isinstance(self.store, ForwardingStore):
+            self.store.stop()
         self.web.stop()
         await self.receivers.stop()
         await self.ingest.stop()
         if self.ranges is not None:
             await self.ranges.stop()
+        await self.forwarder.close()
         await self.peers.stop()
         await asyncio.to_thread(self.listener.stop)
         await self.publisher.close()
@@ -393,7 +416,8 @@ class Node:
         config. A client that knows of a change must find the change in the next status."""
         gate, driver = self.metrics.gate, self.driver
         refused = sum(gate.requests_rejected.values()) + sum(self.closed.values())
-        return driver.steps, gate.rows_accepted, gate.rows_duplicate, refused, self.reloader.last
+        taken = gate.rows_accepted, gate.rows_duplicate, gate.rows_forwarded
+        return driver.steps, *taken, refused, self.reloader.last
 
     def _queues(self) -> Queues:
         writer, budget = self.writer, self.gate.budget

@@ -4,6 +4,8 @@
 
 http, http_operations   the routes of events, and their description for OpenAPI
 ingest                  the gRPC service
+forwarding              lets the active store the events that come while this node is another one
+answers                 the answers over gRPC
 intake                  turns the bytes of a request into the gate's input, for both protocols
 body                    reads a request body, within limits on its bytes and its time
 decode, arrow, columns, diagnose

@@ -68,6 +68,7 @@ class MemoryCounters:
 
     rows_accepted: int = 0
     rows_duplicate: int = 0
+    rows_forwarded: int = 0
     requests_rejected: dict[str, int] = field(default_factory=dict)
 
     def accepted(self, stream: str, rows: int, seconds: float) -> None:
@@ -75,6 +76,9 @@ class MemoryCounters:
 
     def duplicate(self, stream: str, rows: int) -> None:
         self.rows_duplicate += rows
+
+    def forwarded(self, stream: str, rows: int) -> None:
+        self.rows_forwarded += rows
 
     def rejected(self, stream: str, reason: str) -> None:
         self.requests_rejected[reason] = self.requests_rejected.get(reason, 0) + 1
@@ -117,6 +121,8 @@ class Gate:
         self._closed: NotActive | None = NotActive(
             "this node is starting; send the events again later"
         )
+        self.opened = asyncio.Event()
+        """Set while the gate is open."""
         self._groups: dict[str, Group] = {}
         self._gathering: dict[tuple[str, int], Request] = {}
         # The producers of gathered requests that are not in the producer table yet.
@@ -134,6 +140,7 @@ class Gate:
     def open(self) -> None:
         """Accept events from now on, because this node is the active."""
         self._closed = None
+        self.opened.set()
 
     def close(self, reason: str, active: str | None = None) -> None:
         """Refuse requests with NotActive from now on, including gathered requests that are in no
@@ -142,6 +149,7 @@ class Gate:
         A request whose record is already in the journal still waits for the commit of that record.
         """
         self._closed = NotActive(reason, active)
+        self.opened.clear()
         for group in self._groups.values():
             self._drop(group, self._closed)
         self._groups.clear()

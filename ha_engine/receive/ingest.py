@@ -8,7 +8,6 @@ arrival. Several decoded requests of one stream may wait for their commits at th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
@@ -20,24 +19,18 @@ from ha_engine.auth import Access, Denied, Right
 from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
 from ha_engine.errors import (
     AddressInUse,
-    Backpressure,
-    InvalidEvents,
-    NotActive,
     NotAllowed,
-    PayloadTooLarge,
     Rejected,
-    SequenceConflict,
-    SequenceForgotten,
-    TooManyProducers,
     UnknownStream,
     UnsupportedFormat,
 )
+from ha_engine.receive.answers import refused, stored
 from ha_engine.receive.body import BodyLimit
 from ha_engine.receive.decode import Format
-from ha_engine.receive.gate import Receipt
 from ha_engine.receive.intake import DecodedRequest, Intake, SubmissionIdentity, identity_of
 from ha_engine.v1 import ingest_pb2 as pb
 from ha_engine.v1 import ingest_pb2_grpc as rpc
+from ha_engine.web.answered_stream import AnsweredStream
 from ha_engine.web.closed import Closed
 from ha_engine.web.grpc_port import GRACE_SECONDS, add_port, client_limits
 from ha_engine.web.tls import grpc_credentials, readable_pair
@@ -45,20 +38,9 @@ from ha_engine.web.tls import grpc_credentials, readable_pair
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
     Requests = AsyncIterator[pb.PublishRequest]
+    Call = AnsweredStream[pb.PublishRequest, pb.PublishAnswer]
 
 log = structlog.get_logger(__name__)
-
-_REASONS: dict[type[Rejected], pb.EventsRefused.Reason.ValueType] = {
-    InvalidEvents: pb.EventsRefused.INVALID_EVENTS,
-    UnsupportedFormat: pb.EventsRefused.INVALID_EVENTS,
-    UnknownStream: pb.EventsRefused.UNKNOWN_STREAM,
-    PayloadTooLarge: pb.EventsRefused.TOO_LARGE,
-    SequenceConflict: pb.EventsRefused.SEQUENCE_CONFLICT,
-    SequenceForgotten: pb.EventsRefused.SEQUENCE_FORGOTTEN,
-    Backpressure: pb.EventsRefused.BACKPRESSURE,
-    TooManyProducers: pb.EventsRefused.BACKPRESSURE,
-    NotActive: pb.EventsRefused.NOT_ACTIVE,
-}
 
 AddressOf = Callable[[str], str]
 """Takes the URL of a node, and returns the node's gRPC address for producers; empty when unknown.
@@ -92,11 +74,11 @@ class IngestService(rpc.IngestServicer):
             )
         self._streams += 1
         try:
-            await self._publish(_PublishCall(request_iterator, context, self._in_flight_max))
+            await self._publish(AnsweredStream(request_iterator, context, self._in_flight_max))
         finally:
             self._streams -= 1
 
-    async def _publish(self, call: _PublishCall) -> None:
+    async def _publish(self, call: Call) -> None:
         async with asyncio.TaskGroup() as storing:
             async for request in call.requests():
                 try:
@@ -124,47 +106,19 @@ class IngestService(rpc.IngestServicer):
             body.reserve(len(raw))
             return await self._intake.unpack(request.stream, raw, form, identity)
 
-    async def _store(self, request_id: int, decoded: DecodedRequest, call: _PublishCall) -> None:
+    async def _store(self, request_id: int, decoded: DecodedRequest, call: Call) -> None:
         try:
-            answer = _stored(request_id, await self._intake.store(decoded))
+            answer = stored(request_id, await self._intake.store(decoded))
         except Rejected as refusal:
             answer = self._refused(request_id, decoded.stream, refusal)
         await call.answer(answer)
 
     def _refused(self, request_id: int, stream: str, refusal: Rejected) -> pb.PublishAnswer:
         self._intake.count(stream, refusal)
-        said = pb.EventsRefused(reason=_REASONS[type(refusal)], error=str(refusal))
-        match refusal:
-            case InvalidEvents(row=int(row), reason=reason):
-                said.row, said.error = row, reason
-            case Backpressure(retry_after_seconds=seconds):
-                said.retry_after_seconds = seconds
-            case NotActive(active=str(active)):
-                said.active, said.active_address = active, self._address_of(active)
-        return pb.PublishAnswer(id=request_id, refused=said)
-
-
-class _PublishCall:
-    """One gRPC stream of a producer. At most ``in_flight_max`` requests of the stream are read and
-    unanswered."""
-
-    def __init__(self, requests: Requests, context: Context, in_flight_max: int) -> None:
-        self._requests, self._context = requests, context
-        self._room = asyncio.Semaphore(in_flight_max)
-        self._writing = asyncio.Lock()
-
-    async def requests(self) -> Requests:
-        await self._room.acquire()
-        async for request in self._requests:
-            yield request
-            await self._room.acquire()
-
-    async def answer(self, answer: pb.PublishAnswer) -> None:
-        # A producer that has left needs no answer, and its stream ends with its requests.
-        with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError):
-            async with self._writing:
-                await self._context.write(answer)
-        self._room.release()
+        answer = refused(request_id, refusal)
+        if answer.refused.active:
+            answer.refused.active_address = self._address_of(answer.refused.active)
+        return answer
 
 
 class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -283,11 +237,3 @@ def _identity(request: pb.PublishRequest) -> SubmissionIdentity | None:
         request.sequence if request.HasField("sequence") else None,
         ("producer", "sequence"),
     )
-
-
-def _stored(request_id: int, receipt: Receipt) -> pb.PublishAnswer:
-    position = receipt.position
-    stored = pb.EventsStored(
-        accepted=receipt.accepted, epoch=position.epoch, sequence=position.sequence
-    )
-    return pb.PublishAnswer(id=request_id, stored=stored)

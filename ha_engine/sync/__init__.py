@@ -12,6 +12,8 @@
     wire.py         one gRPC stream, seen from either end
     transport.py    the network between nodes, as the stage uses it
     grpc_transport.py  the same over gRPC
+    channel.py      the gRPC channel to a peer
+    forwarding.py   sends the requests of producers to a peer that is the active
     credentials.py  TLS certificates
 
 The node with the smaller id dials the node with the greater id. The sync stage only moves bytes,
@@ -19,8 +21,20 @@ and the core makes all decisions. A fault of a peer ends the link to that peer, 
 """
 
 from ha_engine.sync.event_sync import EventSync, Owner
+from ha_engine.sync.forwarding import Forwarded, Forwarder
+from ha_engine.sync.grpc_transport import GrpcTransport
 from ha_engine.sync.hello import Hello
 from ha_engine.sync.link import Traffic
 from ha_engine.sync.report import QueryReport, Report
 
-__all__ = ["EventSync", "Hello", "Owner", "QueryReport", "Report", "Traffic"]
+__all__ = [
+    "EventSync",
+    "Forwarded",
+    "Forwarder",
+    "GrpcTransport",
+    "Hello",
+    "Owner",
+    "QueryReport",
+    "Report",
+    "Traffic",
+]

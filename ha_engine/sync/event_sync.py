@@ -196,6 +196,11 @@ class EventSync:
         now = asyncio.get_running_loop().time()
         return {peer: (now - came, report) for peer, (came, report) in self._reports.items()}
 
+    def process_of(self, peer: str) -> str | None:
+        """The process of ``peer`` that has a link, or None without one."""
+        link = self._links.get(peer)
+        return link.process if link else None
+
     def urls(self) -> Iterable[str]:
         """The URLs that peers have reported, including peers that are no longer connected."""
         return self._urls.values()
@@ -248,7 +253,7 @@ class EventSync:
         async with asyncio.timeout(None) as place:
             self._strangers[place] = None
             try:
-                return await exchange_hellos(wire, ours, welcome, self._connected)
+                return await exchange_hellos(wire, ours, welcome, self.process_of)
             finally:
                 self._strangers.pop(place, None)
 
@@ -271,10 +276,6 @@ class EventSync:
         log.info("peer connected", peer=peer, process=theirs.process, address=theirs.address)
         self._owner.handle(on.PeerConnected(peer))
         link.send(report_frame(self._owner.report()))
-
-    def _connected(self, peer: str) -> str | None:
-        link = self._links.get(peer)
-        return link.process if link else None
 
     def _lost(self, link: Link, reason: str) -> None:
         link.end(reason)

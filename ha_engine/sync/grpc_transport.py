@@ -11,25 +11,30 @@ import grpc
 
 from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.sync import credentials
+from ha_engine.sync.channel import channel_to
+from ha_engine.sync.forwarding import Forwarded, caller_of
 from ha_engine.sync.transport import Refused, Serve
-from ha_engine.sync.wire import ClientWire, ServerWire, WireBroken, options
+from ha_engine.sync.wire import ClientWire, ServerWire, WireBroken, names_of, options
 from ha_engine.v1 import sync_pb2_grpc as rpc
+from ha_engine.v1.ingest_pb2 import PublishAnswer
+from ha_engine.v1.sync_pb2 import ForwardRequest
+from ha_engine.web.answered_stream import AnsweredStream
 from ha_engine.web.grpc_port import GRACE_SECONDS, add_port
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
+    Requests = AsyncIterator[ForwardRequest]
     Stub = rpc.EventSyncAsyncStub
 
 CALLS_MAX = 256
 """Calls at one time, of peers and of callers that the sync stage will soon end."""
 CONNECTIONS_MAX = 128
 """Connections to this node's port, each of which is an open file."""
+FORWARDED_MAX = 1_024
+"""Forwarded requests of one peer that are read and unanswered."""
 IDLE_SECONDS = 5
 """A connection without a call is closed after this time, so that strangers cannot keep all
 connections. A peer calls at once."""
-RECONNECT_SECONDS_MIN = 4.0
-"""A channel makes no second attempt within the longest timeout of the dialler, which gives each
-attempt a channel of its own."""
 _DISTRUST = {
     "Hostname Verification": "the node at {address} shows no certificate for {peer}; correct "
     "event_sync.peers, or the names in its certificate",
@@ -42,10 +47,13 @@ _DISTRUST = {
 
 
 class GrpcTransport:
-    """The transport of a node process with the settings ``config``."""
+    """The transport of a node process with the settings ``config``.
 
-    def __init__(self, config: EventSyncConfig) -> None:
-        self._config = config
+    Without ``forwarded`` the node takes no requests that peers forward.
+    """
+
+    def __init__(self, config: EventSyncConfig, forwarded: Forwarded | None = None) -> None:
+        self._config, self._forwarded = config, forwarded
         self._server: grpc.aio.Server | None = None
 
     async def listen(self, serve: Serve) -> int:
@@ -59,7 +67,8 @@ class GrpcTransport:
             options=[*options(self._config.sync_timeout), *bounds],
             maximum_concurrent_rpcs=CALLS_MAX,
         )
-        rpc.add_EventSyncServicer_to_server(_Servicer(serve, tls=self._config.tls.given), server)
+        servicer = _Servicer(serve, self._forwarded, tls=self._config.tls.given)
+        rpc.add_EventSyncServicer_to_server(servicer, server)
         trusted = credentials.for_server(self._config.tls)
         port = add_port(server, self._config.listen, trusted, "event_sync")
         await server.start()
@@ -74,7 +83,7 @@ class GrpcTransport:
     @asynccontextmanager
     async def connect(self, peer: str, seconds: float) -> AsyncIterator[ClientWire]:
         """See Transport.connect."""
-        async with _channel(peer, self._config) as channel:
+        async with channel_to(peer, self._config) as channel:
             stub: Stub = rpc.EventSyncStub(channel)
             call = stub.Sync()  # type: ignore[call-arg]  # its frames are written, not iterated
             try:
@@ -91,13 +100,37 @@ class GrpcTransport:
 
 
 class _Servicer(rpc.EventSyncServicer):
-    def __init__(self, serve: Serve, *, tls: bool) -> None:
-        self._serve, self._tls = serve, tls
+    def __init__(self, serve: Serve, forwarded: Forwarded | None, *, tls: bool) -> None:
+        self._serve, self._forwarded, self._tls = serve, forwarded, tls
 
     async def Sync(  # type: ignore[override]  # noqa: N802
         self, request_iterator: object, context: Context
     ) -> None:
         await self._serve(ServerWire(context, tls=self._tls))
+
+    async def Forward(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: Requests, context: Context
+    ) -> None:
+        forwarded = self._forwarded
+        if forwarded is None or not self._is_peer(forwarded, context):
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, "only a peer of this node may forward events"
+            )
+        stream = AnsweredStream[ForwardRequest, PublishAnswer](
+            request_iterator, context, FORWARDED_MAX
+        )
+
+        async def store(request: ForwardRequest) -> None:
+            await stream.answer(await forwarded.store(request))
+
+        async with asyncio.TaskGroup() as storing:
+            async for request in stream.requests():
+                storing.create_task(store(request))
+
+    def _is_peer(self, forwarded: Forwarded, context: Context) -> bool:
+        node, process = caller_of(context)
+        certified = names_of(context) if self._tls else {node}
+        return node in certified and forwarded.admits(node, process)
 
 
 def _meaning(peer: str, address: str, details: str) -> Refused | WireBroken:
@@ -105,19 +138,3 @@ def _meaning(peer: str, address: str, details: str) -> Refused | WireBroken:
         if sign in details:
             return Refused(peer, meaning.format(address=address, peer=peer))
     return WireBroken(details.rpartition("last error: ")[2])
-
-
-def _channel(peer: str, config: EventSyncConfig) -> grpc.aio.Channel:
-    address = config.peers[peer]
-    settings: list[tuple[str, int | str]] = [
-        *options(config.sync_timeout),
-        ("grpc.min_reconnect_backoff_ms", int(RECONNECT_SECONDS_MIN * 1000)),
-        ("grpc.enable_http_proxy", 0),
-    ]
-    trusted = credentials.for_channel(config.tls)
-    if trusted is None:
-        return grpc.aio.insecure_channel(address, settings)
-    # ``ssl_target_name_override`` makes gRPC look for the peer's id in the certificate, instead
-    # of the address's host name.
-    settings += [("grpc.ssl_target_name_override", peer)]
-    return grpc.aio.secure_channel(address, trusted, settings)

@@ -74,7 +74,7 @@ class ServerWire:
 
     def __init__(self, context: Context, *, tls: bool) -> None:
         self._context = context
-        self.certified = _names(context) if tls else None
+        self.certified = names_of(context) if tls else None
 
     async def read(self) -> pb.SyncFrame:
         with _translated():
@@ -139,7 +139,8 @@ def _not_the_end(frame: pb.SyncFrame | Any) -> pb.SyncFrame:
     return frame
 
 
-def _names(context: Context) -> frozenset[str]:
+def names_of(context: Context) -> frozenset[str]:
+    """The names in the certificate that the caller has shown."""
     shown = context.auth_context()
     names = shown.get("x509_subject_alternative_name") or shown.get("x509_common_name") or ()
     return frozenset(name.decode(errors="replace") for name in names)

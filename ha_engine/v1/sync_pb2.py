@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from ha_engine.v1 import ingest_pb2 as ha__engine_dot_v1_dot_ingest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17ha_engine/v1/sync.proto\x12\x0cha_engine.v1\"\xf0\x06\n\tSyncFrame\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x13.ha_engine.v1.HelloH\x00\x12(\n\x07welcome\x18\x02 \x01(\x0b\x32\x15.ha_engine.v1.WelcomeH\x00\x12(\n\x07refusal\x18\x03 \x01(\x0b\x32\x15.ha_engine.v1.RefusalH\x00\x12$\n\x05probe\x18\x04 \x01(\x0b\x32\x13.ha_engine.v1.ProbeH\x00\x12/\n\x0bprobe_reply\x18\x05 \x01(\x0b\x32\x18.ha_engine.v1.ProbeReplyH\x00\x12&\n\x06\x66ollow\x18\x06 \x01(\x0b\x32\x14.ha_engine.v1.FollowH\x00\x12(\n\x07records\x18\x07 \x01(\x0b\x32\x15.ha_engine.v1.RecordsH\x00\x12,\n\theartbeat\x18\x08 \x01(\x0b\x32\x17.ha_engine.v1.HeartbeatH\x00\x12 \n\x03\x61\x63k\x18\t \x01(\x0b\x32\x11.ha_engine.v1.AckH\x00\x12(\n\x07promise\x18\n \x01(\x0b\x32\x15.ha_engine.v1.PromiseH\x00\x12*\n\x08released\x18\x0b \x01(\x0b\x32\x16.ha_engine.v1.ReleasedH\x00\x12\x31\n\x0c\x62\x61tch_digest\x18\x0c \x01(\x0b\x32\x19.ha_engine.v1.BatchDigestH\x00\x12&\n\x06report\x18\r \x01(\x0b\x32\x14.ha_engine.v1.ReportH\x00\x12,\n\tcommitted\x18\x0e \x01(\x0b\x32\x17.ha_engine.v1.CommittedH\x00\x12\x33\n\rtake_snapshot\x18\x0f \x01(\x0b\x32\x1a.ha_engine.v1.TakeSnapshotH\x00\x12\x35\n\x0esnapshot_taken\x18\x10 \x01(\x0b\x32\x1b.ha_engine.v1.SnapshotTakenH\x00\x12\x37\n\x0fsnapshot_failed\x18\x11 \x01(\x0b\x32\x1c.ha_engine.v1.SnapshotFailedH\x00\x12\x39\n\x10snapshot_lacking\x18\x12 \x01(\x0b\x32\x1d.ha_engine.v1.SnapshotLackingH\x00\x12(\n\x07several\x18\x13 \x01(\x0b\x32\x15.ha_engine.v1.SeveralH\x00\x42\x07\n\x05\x66rame\"2\n\x07Several\x12\'\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x17.ha_engine.v1.SyncFrame\"\xb0\x02\n\x05Hello\x12\x14\n\x0cprotocol_min\x18\x01 \x01(\r\x12\x14\n\x0cprotocol_max\x18\x02 \x01(\r\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\r\n\x05group\x18\x04 \x01(\t\x12\x10\n\x08group_id\x18\x05 \x01(\t\x12\x0c\n\x04node\x18\x06 \x01(\t\x12\x0f\n\x07process\x18\x07 \x01(\t\x12\x12\n\njournal_id\x18\x08 \x01(\t\x12\x13\n\x0b\x61pplication\x18\t \x01(\t\x12\x0e\n\x06\x63onfig\x18\n \x01(\t\x12\x31\n\x07runtime\x18\x0b \x03(\x0b\x32 .ha_engine.v1.Hello.RuntimeEntry\x12\x0f\n\x07\x61\x64\x64ress\x18\x0c \x01(\t\x1a.\n\x0cRuntimeEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\t\n\x07Welcome\"\x19\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\"+\n\x08Position\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"\x16\n\x05Probe\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"\x90\x01\n\nProbeReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\njournal_id\x18\x02 \x01(\t\x12$\n\x04last\x18\x03 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12\x11\n\tcommitted\x18\x04 \x01(\x04\x12&\n\x06\x65pochs\x18\x05 \x03(\x0b\x32\x16.ha_engine.v1.Position\"\xe4\x01\n\x06\x46ollow\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\njournal_id\x18\x02 \x01(\t\x12*\n\nshared_end\x18\x03 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12+\n\x0breplied_end\x18\x04 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12\x0e\n\x06\x66orced\x18\x05 \x01(\x08\x12&\n\x06\x62\x65gins\x18\x06 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12&\n\x06\x65pochs\x18\x07 \x03(\x0b\x32\x16.ha_engine.v1.Position\"e\n\x07Records\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12(\n\x08previous\x18\x02 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12\x11\n\tcommitted\x18\x03 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x04 \x01(\x0c\"-\n\tCommitted\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tcommitted\x18\x02 \x01(\x04\"W\n\tHeartbeat\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tcommitted\x18\x02 \x01(\x04\x12\x0f\n\x07request\x18\x03 \x01(\x04\x12\x17\n\x0foldest_revision\x18\x04 \x01(\x04\"\x84\x01\n\x03\x41\x63k\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\njournal_id\x18\x02 \x01(\t\x12\x0f\n\x07\x64urable\x18\x03 \x01(\x04\x12\x10\n\x08headroom\x18\x04 \x01(\x08\x12\x0c\n\x04warm\x18\x05 \x01(\x08\x12)\n\x07\x62\x61tches\x18\x06 \x03(\x0b\x32\x18.ha_engine.v1.QueryBatch\"+\n\nQueryBatch\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\"=\n\x07Promise\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\x04\x12\x12\n\njournal_id\x18\x03 \x01(\t\"\x19\n\x08Released\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"\xae\x01\n\x0cTakeSnapshot\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\x04\x12(\n\x08position\x18\x03 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12)\n\x07\x62\x61tches\x18\x04 \x03(\x0b\x32\x18.ha_engine.v1.QueryBatch\x12)\n\tlast_mark\x18\x05 \x01(\x0b\x32\x16.ha_engine.v1.Position\"l\n\rSnapshotTaken\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\x04\x12\r\n\x05\x64raft\x18\x03 \x01(\x04\x12,\n\x07\x62\x61tches\x18\x04 \x03(\x0b\x32\x1b.ha_engine.v1.CapturedBatch\">\n\rCapturedBatch\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"@\n\x0eSnapshotFailed\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\"0\n\x0fSnapshotLacking\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"K\n\x0b\x42\x61tchDigest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\"\xcd\x02\n\x06Report\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0b\n\x03url\x18\x04 \x01(\t\x12\x12\n\njournal_id\x18\x05 \x01(\t\x12\x0c\n\x04last\x18\x06 \x01(\x04\x12\x0f\n\x07\x64urable\x18\x07 \x01(\x04\x12\x11\n\tcommitted\x18\x08 \x01(\x04\x12\x11\n\tsuspended\x18\t \x01(\x08\x12\x0c\n\x04warm\x18\n \x01(\x08\x12\x10\n\x08headroom\x18\x0b \x01(\x08\x12\x0f\n\x07\x66ollows\x18\x0c \x01(\x08\x12\x1f\n\x17query_process_connected\x18\r \x01(\x08\x12*\n\x07queries\x18\x0e \x03(\x0b\x32\x19.ha_engine.v1.QueryReport\x12\x12\n\nto_restore\x18\x0f \x01(\x04\x12\x0e\n\x06ingest\x18\x10 \x01(\t\x12\x0e\n\x06ranges\x18\x11 \x01(\t\"l\n\x0bQueryReport\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04mark\x18\x03 \x01(\x04\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\x04\x12\x11\n\tpublished\x18\x05 \x01(\x04\x12\x0f\n\x07\x64iffers\x18\x06 \x01(\x04\x32I\n\tEventSync\x12<\n\x04Sync\x12\x17.ha_engine.v1.SyncFrame\x1a\x17.ha_engine.v1.SyncFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17ha_engine/v1/sync.proto\x12\x0cha_engine.v1\x1a\x19ha_engine/v1/ingest.proto\"o\n\x0e\x46orwardRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x10\n\x08producer\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x06 \x01(\x0c\"\xf0\x06\n\tSyncFrame\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x13.ha_engine.v1.HelloH\x00\x12(\n\x07welcome\x18\x02 \x01(\x0b\x32\x15.ha_engine.v1.WelcomeH\x00\x12(\n\x07refusal\x18\x03 \x01(\x0b\x32\x15.ha_engine.v1.RefusalH\x00\x12$\n\x05probe\x18\x04 \x01(\x0b\x32\x13.ha_engine.v1.ProbeH\x00\x12/\n\x0bprobe_reply\x18\x05 \x01(\x0b\x32\x18.ha_engine.v1.ProbeReplyH\x00\x12&\n\x06\x66ollow\x18\x06 \x01(\x0b\x32\x14.ha_engine.v1.FollowH\x00\x12(\n\x07records\x18\x07 \x01(\x0b\x32\x15.ha_engine.v1.RecordsH\x00\x12,\n\theartbeat\x18\x08 \x01(\x0b\x32\x17.ha_engine.v1.HeartbeatH\x00\x12 \n\x03\x61\x63k\x18\t \x01(\x0b\x32\x11.ha_engine.v1.AckH\x00\x12(\n\x07promise\x18\n \x01(\x0b\x32\x15.ha_engine.v1.PromiseH\x00\x12*\n\x08released\x18\x0b \x01(\x0b\x32\x16.ha_engine.v1.ReleasedH\x00\x12\x31\n\x0c\x62\x61tch_digest\x18\x0c \x01(\x0b\x32\x19.ha_engine.v1.BatchDigestH\x00\x12&\n\x06report\x18\r \x01(\x0b\x32\x14.ha_engine.v1.ReportH\x00\x12,\n\tcommitted\x18\x0e \x01(\x0b\x32\x17.ha_engine.v1.CommittedH\x00\x12\x33\n\rtake_snapshot\x18\x0f \x01(\x0b\x32\x1a.ha_engine.v1.TakeSnapshotH\x00\x12\x35\n\x0esnapshot_taken\x18\x10 \x01(\x0b\x32\x1b.ha_engine.v1.SnapshotTakenH\x00\x12\x37\n\x0fsnapshot_failed\x18\x11 \x01(\x0b\x32\x1c.ha_engine.v1.SnapshotFailedH\x00\x12\x39\n\x10snapshot_lacking\x18\x12 \x01(\x0b\x32\x1d.ha_engine.v1.SnapshotLackingH\x00\x12(\n\x07several\x18\x13 \x01(\x0b\x32\x15.ha_engine.v1.SeveralH\x00\x42\x07\n\x05\x66rame\"2\n\x07Several\x12\'\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x17.ha_engine.v1.SyncFrame\"\xb0\x02\n\x05Hello\x12\x14\n\x0cprotocol_min\x18\x01 \x01(\r\x12\x14\n\x0cprotocol_max\x18\x02 \x01(\r\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\r\n\x05group\x18\x04 \x01(\t\x12\x10\n\x08group_id\x18\x05 \x01(\t\x12\x0c\n\x04node\x18\x06 \x01(\t\x12\x0f\n\x07process\x18\x07 \x01(\t\x12\x12\n\njournal_id\x18\x08 \x01(\t\x12\x13\n\x0b\x61pplication\x18\t \x01(\t\x12\x0e\n\x06\x63onfig\x18\n \x01(\t\x12\x31\n\x07runtime\x18\x0b \x03(\x0b\x32 .ha_engine.v1.Hello.RuntimeEntry\x12\x0f\n\x07\x61\x64\x64ress\x18\x0c \x01(\t\x1a.\n\x0cRuntimeEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\t\n\x07Welcome\"\x19\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\"+\n\x08Position\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"\x16\n\x05Probe\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"\x90\x01\n\nProbeReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\njournal_id\x18\x02 \x01(\t\x12$\n\x04last\x18\x03 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12\x11\n\tcommitted\x18\x04 \x01(\x04\x12&\n\x06\x65pochs\x18\x05 \x03(\x0b\x32\x16.ha_engine.v1.Position\"\xe4\x01\n\x06\x46ollow\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\njournal_id\x18\x02 \x01(\t\x12*\n\nshared_end\x18\x03 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12+\n\x0breplied_end\x18\x04 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12\x0e\n\x06\x66orced\x18\x05 \x01(\x08\x12&\n\x06\x62\x65gins\x18\x06 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12&\n\x06\x65pochs\x18\x07 \x03(\x0b\x32\x16.ha_engine.v1.Position\"e\n\x07Records\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12(\n\x08previous\x18\x02 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12\x11\n\tcommitted\x18\x03 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x04 \x01(\x0c\"-\n\tCommitted\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tcommitted\x18\x02 \x01(\x04\"W\n\tHeartbeat\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tcommitted\x18\x02 \x01(\x04\x12\x0f\n\x07request\x18\x03 \x01(\x04\x12\x17\n\x0foldest_revision\x18\x04 \x01(\x04\"\x84\x01\n\x03\x41\x63k\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\njournal_id\x18\x02 \x01(\t\x12\x0f\n\x07\x64urable\x18\x03 \x01(\x04\x12\x10\n\x08headroom\x18\x04 \x01(\x08\x12\x0c\n\x04warm\x18\x05 \x01(\x08\x12)\n\x07\x62\x61tches\x18\x06 \x03(\x0b\x32\x18.ha_engine.v1.QueryBatch\"+\n\nQueryBatch\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\"=\n\x07Promise\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\x04\x12\x12\n\njournal_id\x18\x03 \x01(\t\"\x19\n\x08Released\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"\xae\x01\n\x0cTakeSnapshot\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\x04\x12(\n\x08position\x18\x03 \x01(\x0b\x32\x16.ha_engine.v1.Position\x12)\n\x07\x62\x61tches\x18\x04 \x03(\x0b\x32\x18.ha_engine.v1.QueryBatch\x12)\n\tlast_mark\x18\x05 \x01(\x0b\x32\x16.ha_engine.v1.Position\"l\n\rSnapshotTaken\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\x04\x12\r\n\x05\x64raft\x18\x03 \x01(\x04\x12,\n\x07\x62\x61tches\x18\x04 \x03(\x0b\x32\x1b.ha_engine.v1.CapturedBatch\">\n\rCapturedBatch\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"@\n\x0eSnapshotFailed\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\"0\n\x0fSnapshotLacking\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"K\n\x0b\x42\x61tchDigest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\"\xcd\x02\n\x06Report\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0b\n\x03url\x18\x04 \x01(\t\x12\x12\n\njournal_id\x18\x05 \x01(\t\x12\x0c\n\x04last\x18\x06 \x01(\x04\x12\x0f\n\x07\x64urable\x18\x07 \x01(\x04\x12\x11\n\tcommitted\x18\x08 \x01(\x04\x12\x11\n\tsuspended\x18\t \x01(\x08\x12\x0c\n\x04warm\x18\n \x01(\x08\x12\x10\n\x08headroom\x18\x0b \x01(\x08\x12\x0f\n\x07\x66ollows\x18\x0c \x01(\x08\x12\x1f\n\x17query_process_connected\x18\r \x01(\x08\x12*\n\x07queries\x18\x0e \x03(\x0b\x32\x19.ha_engine.v1.QueryReport\x12\x12\n\nto_restore\x18\x0f \x01(\x04\x12\x0e\n\x06ingest\x18\x10 \x01(\t\x12\x0e\n\x06ranges\x18\x11 \x01(\t\"l\n\x0bQueryReport\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04mark\x18\x03 \x01(\x04\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\x04\x12\x11\n\tpublished\x18\x05 \x01(\x04\x12\x0f\n\x07\x64iffers\x18\x06 \x01(\x04\x32\x93\x01\n\tEventSync\x12<\n\x04Sync\x12\x17.ha_engine.v1.SyncFrame\x1a\x17.ha_engine.v1.SyncFrame(\x01\x30\x01\x12H\n\x07\x46orward\x12\x1c.ha_engine.v1.ForwardRequest\x1a\x1b.ha_engine.v1.PublishAnswer(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,56 +34,58 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLO_RUNTIMEENTRY']._loaded_options = None
   _globals['_HELLO_RUNTIMEENTRY']._serialized_options = b'8\001'
-  _globals['_SYNCFRAME']._serialized_start=42
-  _globals['_SYNCFRAME']._serialized_end=922
-  _globals['_SEVERAL']._serialized_start=924
-  _globals['_SEVERAL']._serialized_end=974
-  _globals['_HELLO']._serialized_start=977
-  _globals['_HELLO']._serialized_end=1281
-  _globals['_HELLO_RUNTIMEENTRY']._serialized_start=1235
-  _globals['_HELLO_RUNTIMEENTRY']._serialized_end=1281
-  _globals['_WELCOME']._serialized_start=1283
-  _globals['_WELCOME']._serialized_end=1292
-  _globals['_REFUSAL']._serialized_start=1294
-  _globals['_REFUSAL']._serialized_end=1319
-  _globals['_POSITION']._serialized_start=1321
-  _globals['_POSITION']._serialized_end=1364
-  _globals['_PROBE']._serialized_start=1366
-  _globals['_PROBE']._serialized_end=1388
-  _globals['_PROBEREPLY']._serialized_start=1391
-  _globals['_PROBEREPLY']._serialized_end=1535
-  _globals['_FOLLOW']._serialized_start=1538
-  _globals['_FOLLOW']._serialized_end=1766
-  _globals['_RECORDS']._serialized_start=1768
-  _globals['_RECORDS']._serialized_end=1869
-  _globals['_COMMITTED']._serialized_start=1871
-  _globals['_COMMITTED']._serialized_end=1916
-  _globals['_HEARTBEAT']._serialized_start=1918
-  _globals['_HEARTBEAT']._serialized_end=2005
-  _globals['_ACK']._serialized_start=2008
-  _globals['_ACK']._serialized_end=2140
-  _globals['_QUERYBATCH']._serialized_start=2142
-  _globals['_QUERYBATCH']._serialized_end=2185
-  _globals['_PROMISE']._serialized_start=2187
-  _globals['_PROMISE']._serialized_end=2248
-  _globals['_RELEASED']._serialized_start=2250
-  _globals['_RELEASED']._serialized_end=2275
-  _globals['_TAKESNAPSHOT']._serialized_start=2278
-  _globals['_TAKESNAPSHOT']._serialized_end=2452
-  _globals['_SNAPSHOTTAKEN']._serialized_start=2454
-  _globals['_SNAPSHOTTAKEN']._serialized_end=2562
-  _globals['_CAPTUREDBATCH']._serialized_start=2564
-  _globals['_CAPTUREDBATCH']._serialized_end=2626
-  _globals['_SNAPSHOTFAILED']._serialized_start=2628
-  _globals['_SNAPSHOTFAILED']._serialized_end=2692
-  _globals['_SNAPSHOTLACKING']._serialized_start=2694
-  _globals['_SNAPSHOTLACKING']._serialized_end=2742
-  _globals['_BATCHDIGEST']._serialized_start=2744
-  _globals['_BATCHDIGEST']._serialized_end=2819
-  _globals['_REPORT']._serialized_start=2822
-  _globals['_REPORT']._serialized_end=3155
-  _globals['_QUERYREPORT']._serialized_start=3157
-  _globals['_QUERYREPORT']._serialized_end=3265
-  _globals['_EVENTSYNC']._serialized_start=3267
-  _globals['_EVENTSYNC']._serialized_end=3340
+  _globals['_FORWARDREQUEST']._serialized_start=68
+  _globals['_FORWARDREQUEST']._serialized_end=179
+  _globals['_SYNCFRAME']._serialized_start=182
+  _globals['_SYNCFRAME']._serialized_end=1062
+  _globals['_SEVERAL']._serialized_start=1064
+  _globals['_SEVERAL']._serialized_end=1114
+  _globals['_HELLO']._serialized_start=1117
+  _globals['_HELLO']._serialized_end=1421
+  _globals['_HELLO_RUNTIMEENTRY']._serialized_start=1375
+  _globals['_HELLO_RUNTIMEENTRY']._serialized_end=1421
+  _globals['_WELCOME']._serialized_start=1423
+  _globals['_WELCOME']._serialized_end=1432
+  _globals['_REFUSAL']._serialized_start=1434
+  _globals['_REFUSAL']._serialized_end=1459
+  _globals['_POSITION']._serialized_start=1461
+  _globals['_POSITION']._serialized_end=1504
+  _globals['_PROBE']._serialized_start=1506
+  _globals['_PROBE']._serialized_end=1528
+  _globals['_PROBEREPLY']._serialized_start=1531
+  _globals['_PROBEREPLY']._serialized_end=1675
+  _globals['_FOLLOW']._serialized_start=1678
+  _globals['_FOLLOW']._serialized_end=1906
+  _globals['_RECORDS']._serialized_start=1908
+  _globals['_RECORDS']._serialized_end=2009
+  _globals['_COMMITTED']._serialized_start=2011
+  _globals['_COMMITTED']._serialized_end=2056
+  _globals['_HEARTBEAT']._serialized_start=2058
+  _globals['_HEARTBEAT']._serialized_end=2145
+  _globals['_ACK']._serialized_start=2148
+  _globals['_ACK']._serialized_end=2280
+  _globals['_QUERYBATCH']._serialized_start=2282
+  _globals['_QUERYBATCH']._serialized_end=2325
+  _globals['_PROMISE']._serialized_start=2327
+  _globals['_PROMISE']._serialized_end=2388
+  _globals['_RELEASED']._serialized_start=2390
+  _globals['_RELEASED']._serialized_end=2415
+  _globals['_TAKESNAPSHOT']._serialized_start=2418
+  _globals['_TAKESNAPSHOT']._serialized_end=2592
+  _globals['_SNAPSHOTTAKEN']._serialized_start=2594
+  _globals['_SNAPSHOTTAKEN']._serialized_end=2702
+  _globals['_CAPTUREDBATCH']._serialized_start=2704
+  _globals['_CAPTUREDBATCH']._serialized_end=2766
+  _globals['_SNAPSHOTFAILED']._serialized_start=2768
+  _globals['_SNAPSHOTFAILED']._serialized_end=2832
+  _globals['_SNAPSHOTLACKING']._serialized_start=2834
+  _globals['_SNAPSHOTLACKING']._serialized_end=2882
+  _globals['_BATCHDIGEST']._serialized_start=2884
+  _globals['_BATCHDIGEST']._serialized_end=2959
+  _globals['_REPORT']._serialized_start=2962
+  _globals['_REPORT']._serialized_end=3295
+  _globals['_QUERYREPORT']._serialized_start=3297
+  _globals['_QUERYREPORT']._serialized_end=3405
+  _globals['_EVENTSYNC']._serialized_start=3408
+  _globals['_EVENTSYNC']._serialized_end=3555
 # @@protoc_insertion_point(module_scope)

@@ -21,6 +21,43 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class ForwardRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """The caller's own; the answer repeats it."""
+    stream: _builtins.str
+    producer: _builtins.str
+    """Who sent the events, under which sequence, and the digest of the payload that came from there."""
+    sequence: _builtins.int
+    digest: _builtins.str
+    batch: _builtins.bytes
+    """A record batch in Arrow's IPC format, in the schema of the stream and without it."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        stream: _builtins.str = ...,
+        producer: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        digest: _builtins.str = ...,
+        batch: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "digest", b"digest", "id", b"id", "producer", b"producer", "sequence", b"sequence", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardRequest: _TypeAlias = ForwardRequest  # noqa: Y015
+
+@_typing.final
 class SyncFrame(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

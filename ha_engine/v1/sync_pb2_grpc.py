@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from ha_engine.v1 import ingest_pb2 as ha__engine_dot_v1_dot_ingest__pb2
 from ha_engine.v1 import sync_pb2 as ha__engine_dot_v1_dot_sync__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -39,6 +40,11 @@ class EventSyncStub:
                 request_serializer=ha__engine_dot_v1_dot_sync__pb2.SyncFrame.SerializeToString,
                 response_deserializer=ha__engine_dot_v1_dot_sync__pb2.SyncFrame.FromString,
                 _registered_method=True)
+        self.Forward = channel.stream_stream(
+                '/ha_engine.v1.EventSync/Forward',
+                request_serializer=ha__engine_dot_v1_dot_sync__pb2.ForwardRequest.SerializeToString,
+                response_deserializer=ha__engine_dot_v1_dot_ingest__pb2.PublishAnswer.FromString,
+                _registered_method=True)
 
 
 class EventSyncServicer:
@@ -52,6 +58,15 @@ class EventSyncServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Forward(self, request_iterator, context):
+        """Requests of producers that a node took while it was not the active. The caller names itself in
+        the metadata, by its node and the process that has the Sync stream. The receiver stores the
+        requests in their order if it is the active, and answers each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EventSyncServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +74,11 @@ def add_EventSyncServicer_to_server(servicer, server):
                     servicer.Sync,
                     request_deserializer=ha__engine_dot_v1_dot_sync__pb2.SyncFrame.FromString,
                     response_serializer=ha__engine_dot_v1_dot_sync__pb2.SyncFrame.SerializeToString,
+            ),
+            'Forward': grpc.stream_stream_rpc_method_handler(
+                    servicer.Forward,
+                    request_deserializer=ha__engine_dot_v1_dot_sync__pb2.ForwardRequest.FromString,
+                    response_serializer=ha__engine_dot_v1_dot_ingest__pb2.PublishAnswer.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -88,6 +108,33 @@ class EventSync:
             '/ha_engine.v1.EventSync/Sync',
             ha__engine_dot_v1_dot_sync__pb2.SyncFrame.SerializeToString,
             ha__engine_dot_v1_dot_sync__pb2.SyncFrame.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forward(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/ha_engine.v1.EventSync/Forward',
+            ha__engine_dot_v1_dot_sync__pb2.ForwardRequest.SerializeToString,
+            ha__engine_dot_v1_dot_ingest__pb2.PublishAnswer.FromString,
             options,
             channel_credentials,
             insecure,

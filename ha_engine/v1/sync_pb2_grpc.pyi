@@ -7,6 +7,7 @@ the journal. The node with the smaller id dials.
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from ha_engine.v1 import ingest_pb2 as _ingest_pb2
 from ha_engine.v1 import sync_pb2 as _sync_pb2
 import abc as _abc_1
 import grpc as _grpc
@@ -37,6 +38,11 @@ class EventSyncStub:
     """Both sides send Hello, then Welcome or Refusal, then messages in both directions. A frame that
     is not understood ends the stream.
     """
+    Forward: _grpc.StreamStreamMultiCallable[_sync_pb2.ForwardRequest, _ingest_pb2.PublishAnswer]
+    """Requests of producers that a node took while it was not the active. The caller names itself in
+    the metadata, by its node and the process that has the Sync stream. The receiver stores the
+    requests in their order if it is the active, and answers each.
+    """
 
 @_typing.type_check_only
 class EventSyncAsyncStub(EventSyncStub):
@@ -44,6 +50,11 @@ class EventSyncAsyncStub(EventSyncStub):
     Sync: _aio.StreamStreamMultiCallable[_sync_pb2.SyncFrame, _sync_pb2.SyncFrame]  # type: ignore[assignment]
     """Both sides send Hello, then Welcome or Refusal, then messages in both directions. A frame that
     is not understood ends the stream.
+    """
+    Forward: _aio.StreamStreamMultiCallable[_sync_pb2.ForwardRequest, _ingest_pb2.PublishAnswer]  # type: ignore[assignment]
+    """Requests of producers that a node took while it was not the active. The caller names itself in
+    the metadata, by its node and the process that has the Sync stream. The receiver stores the
+    requests in their order if it is the active, and answers each.
     """
 
 class EventSyncServicer(metaclass=_abc_1.ABCMeta):
@@ -55,6 +66,17 @@ class EventSyncServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_sync_pb2.SyncFrame], _abc.AsyncIterator[_sync_pb2.SyncFrame]]:
         """Both sides send Hello, then Welcome or Refusal, then messages in both directions. A frame that
         is not understood ends the stream.
+        """
+
+    @_abc_1.abstractmethod
+    def Forward(
+        self,
+        request_iterator: _MaybeAsyncIterator[_sync_pb2.ForwardRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_ingest_pb2.PublishAnswer], _abc.AsyncIterator[_ingest_pb2.PublishAnswer]]:
+        """Requests of producers that a node took while it was not the active. The caller names itself in
+        the metadata, by its node and the process that has the Sync stream. The receiver stores the
+        requests in their order if it is the active, and answers each.
         """
 
 def add_EventSyncServicer_to_server(servicer: EventSyncServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -112,12 +112,14 @@ def run_failovers(
     load: Load | None = None,
     every_seconds: float = 0.0,
     beside: Callable[[Pair], contextlib.AbstractContextManager[None]] | None = None,
+    traffic: Callable[[Sequence[str], str, pa.Table, float], Traffic] = Traffic,
     **sections: dict[str, Any],
 ) -> Report:
     """Run once against the database at ``url``, which must be empty; end after ``minutes``.
 
     A restarted node runs the engine in ``later``, if one is given. A fault begins at least
     ``every_seconds`` after the one before. The context ``beside`` is open while faults happen.
+    ``traffic`` makes what sends the flights.
     ``sections`` change the config of both nodes.
     """
     report, until = Report(), time.monotonic() + 60 * minutes
@@ -130,8 +132,8 @@ def run_failovers(
         if beside is not None:
             stack.enter_context(beside(pair))
         flights = years_of_flights(load.years)
-        traffic = Traffic(pair.urls, "departures", flights, load.fade_seconds)
-        traffic.start()
+        sending = traffic(pair.urls, "departures", flights, load.fade_seconds)
+        sending.start()
         next_at = time.monotonic() + every_seconds
         try:
             for number, fault in enumerate(faults, 1):
@@ -140,13 +142,13 @@ def run_failovers(
                 if time.monotonic() > until:
                     break
                 report.versions.append(pair.versions())
-                outcome, active = _one_fault(pair, active, fault, traffic, url, later)
+                outcome, active = _one_fault(pair, active, fault, sending, url, later)
                 report.outcomes.append(outcome)
                 print(f"{number}: {outcome}", flush=True)
         finally:
-            traffic.stop()
+            sending.stop()
         active.wait_settled()
-        _judge(pair, active, traffic, url, report)
+        _judge(pair, active, sending, url, report)
     report.wrong += [
         f"left over: {node.left_over()}" for node in (pair.a, pair.b) if node.left_over()
     ]
@@ -257,7 +259,7 @@ def _judge(pair: Pair, active: NodeUnderTest, traffic: Traffic, url: str, report
             report.wrong.append(f"{node.name} tells of a batch that differs")
 
 
-def _table(report: Report) -> Table:
+def table(report: Report) -> Table:
     table = Table(title="seconds: median / p99 / most")
     for name in (
         "fault",
@@ -301,7 +303,7 @@ def main() -> int:
     with EmbeddedPostgres(directory / "postgres") as server:
         faults = in_random_order(given.count, given.seed, given.fault or FAULTS)
         report = run_failovers(directory, server.url, faults, given.ttl, given.minutes)
-    Console().print(_table(report))
+    Console().print(table(report))
     print("\n".join(report.wrong) or "equal: nothing lost, nothing twice, ledger contiguous")
     return 1 if report.wrong else 0
 

@@ -1,0 +1,38 @@
+"""Find the peer that is the active, and forward requests of producers to it."""
+
+from __future__ import annotations
+
+import structlog
+
+from ha_engine.client.transport import NoAnswer
+from ha_engine.errors import ConfigError, NotAllowed
+from ha_engine.sync import EventSync, Forwarder
+from ha_engine.types import Role
+from ha_engine.v1 import ingest_pb2 as pb
+from ha_engine.v1 import sync_pb2
+
+log = structlog.get_logger(__name__)
+
+
+class ActivePeer:
+    """The peer that is the active, if one is. ``forwarder`` sends to the peers that have a link in
+    ``peers``."""
+
+    def __init__(self, peers: EventSync, forwarder: Forwarder) -> None:
+        self._peers, self._forwarder = peers, forwarder
+
+    async def forward(self, request: sync_pb2.ForwardRequest) -> pb.PublishAnswer | None:
+        """See receive.forwarding.Active. A report may be a second old, so that each peer is asked,
+        first the one that reported to be the active."""
+        reports = self._peers.reports()
+        for peer in sorted(reports, key=lambda one: reports[one][1].role != Role.ACTIVE.value):
+            try:
+                answer = await self._forwarder.forward(peer, request)
+            except (NoAnswer, NotAllowed):
+                continue
+            except ConfigError as error:  # this node's certificate cannot be read now
+                log.warning("events cannot be forwarded", peer=peer, reason=str(error))
+                continue
+            if answer.refused.reason != pb.EventsRefused.NOT_ACTIVE:
+                return answer
+        return None

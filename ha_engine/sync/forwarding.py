@@ -1,0 +1,67 @@
+"""Send the requests of producers to a peer that is the active.
+
+They have a gRPC stream of their own, so that no message of the cores waits for a large request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from ha_engine.client.exchange import Exchange
+from ha_engine.config.event_sync import EventSyncConfig
+from ha_engine.sync.channel import channel_to
+from ha_engine.v1 import sync_pb2 as pb
+from ha_engine.v1 import sync_pb2_grpc as rpc
+from ha_engine.v1.ingest_pb2 import PublishAnswer
+
+if TYPE_CHECKING:
+    Stub = rpc.EventSyncAsyncStub
+
+ANSWER_SECONDS = 5.0
+"""Longer than a commit of an active takes whose passive has just gone (``event_sync.sync_timeout``
+is 2 s by default)."""
+NODE, PROCESS = "ha-engine-node", "ha-engine-process"
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """How a node treats forwarded requests. ``admits`` says of the name and the process of a node
+    whether they have a link to this one."""
+
+    admits: Callable[[str, str], bool]
+    store: Callable[[pb.ForwardRequest], Awaitable[PublishAnswer]]
+
+
+def caller_of(context: grpc.aio.ServicerContext[Any, Any]) -> tuple[str, str]:
+    """The name and the process of the node that calls."""
+    said = dict(context.invocation_metadata() or ())
+    return str(said.get(NODE, "")), str(said.get(PROCESS, ""))
+
+
+class Forwarder:
+    """Forwards requests from this ``node``, with one gRPC stream to each peer."""
+
+    def __init__(self, config: EventSyncConfig, node: str, process: str) -> None:
+        self._config, self._metadata = config, ((NODE, node), (PROCESS, process))
+        self._exchanges: dict[str, Exchange[pb.ForwardRequest]] = {}
+
+    async def forward(self, peer: str, request: pb.ForwardRequest) -> PublishAnswer:
+        """The answer of ``peer``. Raises NoAnswer, NotAllowed, PayloadTooLarge, ConfigError."""
+        return await self._exchange(peer).ask_within(request, ANSWER_SECONDS)
+
+    async def close(self) -> None:
+        for exchange in self._exchanges.values():
+            await exchange.end("this node stops")
+
+    def _exchange(self, peer: str) -> Exchange[pb.ForwardRequest]:
+        exchange = self._exchanges.get(peer)
+        if exchange is None or exchange.failure is not None:
+            channel = channel_to(peer, self._config)
+            stub: Stub = rpc.EventSyncStub(channel)
+            call = stub.Forward(metadata=self._metadata)  # type: ignore[call-arg]
+            exchange = self._exchanges[peer] = Exchange(channel, call, peer)
+        return exchange

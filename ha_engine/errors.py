@@ -299,10 +299,15 @@ class TooManyProducers(Backpressure):
 
 
 class NotActive(Rejected):
-    """This node does not take events now. ``active`` is the URL of the active, if known."""
+    """This node does not take events now. ``active`` is the URL of the active, if known.
 
-    def __init__(self, reason: str, active: str | None = None) -> None:
-        self.active = active
+    With ``stored_nothing``, no event of the request is stored. Otherwise some may be.
+    """
+
+    def __init__(
+        self, reason: str, active: str | None = None, *, stored_nothing: bool = False
+    ) -> None:
+        self.active, self.stored_nothing = active, stored_nothing
         super().__init__(reason)
 
 

@@ -113,7 +113,7 @@ _NODE_COUNTERS = {
     ),
     "events_forwarded": (
         "forwarded_events",
-        "Events that the active stored for this node, which was not the active.",
+        "Events of requests that this node forwarded to the active, which has them.",
     ),
 }
 _COUNTS = {

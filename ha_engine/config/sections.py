@@ -160,8 +160,8 @@ class ReceiveConfig(Section):
     forward: bool = Field(
         default=False,
         description="Whether the node takes events while it is not the active, and forwards them "
-        "to the active. Then clients may send to any node, or to both nodes at once with a "
-        "producer id and a sequence.",
+        "to the active, which takes them with the same setting. Then clients may send to any "
+        "node, or to both nodes at once with a producer id and a sequence.",
     )
 
 

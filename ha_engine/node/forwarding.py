@@ -20,6 +20,8 @@ class ActivePeer:
 
     def __init__(self, peers: EventSync, forwarder: Forwarder) -> None:
         self._peers, self._forwarder = peers, forwarder
+        self._failures: dict[str, str] = {}
+        """By peer, why no request reached it, until one does."""
 
     async def forward(self, request: sync_pb2.ForwardRequest) -> pb.PublishAnswer | None:
         """See receive.forwarding.Active. A report may be a second old, so that each peer is asked,
@@ -28,11 +30,16 @@ class ActivePeer:
         for peer in sorted(reports, key=lambda one: reports[one][1].role != Role.ACTIVE.value):
             try:
                 answer = await self._forwarder.forward(peer, request)
-            except (NoAnswer, NotAllowed):
+            except (NoAnswer, NotAllowed, ConfigError) as error:
+                self._note(peer, str(error))
                 continue
-            except ConfigError as error:  # this node's certificate cannot be read now
-                log.warning("events cannot be forwarded", peer=peer, reason=str(error))
-                continue
+            self._failures.pop(peer, None)
             if answer.refused.reason != pb.EventsRefused.NOT_ACTIVE:
                 return answer
         return None
+
+    def _note(self, peer: str, reason: str) -> None:
+        """Log a new reason once, since each attempt may have it."""
+        if self._failures.get(peer) != reason:
+            log.warning("events cannot be forwarded, retrying", peer=peer, reason=reason)
+        self._failures[peer] = reason

@@ -80,6 +80,9 @@ from ha_engine.web.route import set_access
 
 log = structlog.get_logger(__name__)
 
+FORWARDED_SECONDS = 1.0
+"""A node that stops waits so long for the answers of the active to what it has forwarded."""
+
 
 def boottime() -> float:
     """The node's clock for leases. The boot clock keeps running while the host sleeps, and never
@@ -196,7 +199,10 @@ class Node:
             return self.peers.process_of(node) == process
 
         config = self.config.event_sync
-        transport = GrpcTransport(config, Forwarded(admits, partial(store_forwarded, self.gate)))
+        forwarded = None
+        if self.config.receive.forward:
+            forwarded = Forwarded(admits, partial(store_forwarded, self.gate))
+        transport = GrpcTransport(config, forwarded)
         owner = self._sync_owner(process_id)
         return EventSync(config, self.journal, owner, self.closed, transport=transport)
 
@@ -273,9 +279,9 @@ class Node:
             await self._shut(local_server, tasks)
 
     async def _shut(self, local_server: LocalServer, tasks: list[asyncio.Task[None]]) -> None:
-        if isinstance(self.store, ForwardingStore):
-            self.store.stop()
         self.web.stop()
+        if isinstance(self.store, ForwardingStore):
+            await self.store.stop(FORWARDED_SECONDS)
         await self.receivers.stop()
         await self.ingest.stop()
         if self.ranges is not None:

@@ -148,7 +148,7 @@ class Gate:
 
         A request whose record is already in the journal still waits for the commit of that record.
         """
-        self._closed = NotActive(reason, active)
+        self._closed = NotActive(reason, active, stored_nothing=True)
         self.opened.clear()
         for group in self._groups.values():
             self._drop(group, self._closed)
@@ -185,11 +185,14 @@ class Gate:
 
     def require_open(self) -> None:
         """Raise NotActive while the gate is closed, or Backpressure while it must refuse events."""
-        if self._closed is not None:
-            raise NotActive(str(self._closed), self._closed.active)
+        self._require_active()
         refusal = self._backlog.refusal()
         if refusal is not None:
             raise refusal
+
+    def _require_active(self) -> None:
+        if self._closed is not None:
+            raise NotActive(str(self._closed), self._closed.active, stored_nothing=True)
 
     async def submit(
         self,
@@ -205,14 +208,16 @@ class Gate:
         source. Raises NotActive, Backpressure, TooManyProducers, PayloadTooLarge, SequenceConflict,
         UnknownStream, OffsetMoved.
         """
-        self.require_open()
+        self._require_active()
         if self.decoder(stream).schema != batch.schema:
             raise ValueError(f"the batch does not have the schema of stream {stream}")
+        # A repeat needs no room. A refusal would say that nothing of it is stored.
         earlier = None if submission is None else self._earlier(submission)
         if earlier is not None:
             receipt = await earlier
             self.counters.duplicate(stream, receipt.accepted)
             return receipt
+        self.require_open()
         started = perf_counter()  # the clock of uvloop ticks in milliseconds
         if pull is not None:
             self._require_next(stream, pull)
@@ -268,7 +273,7 @@ class Gate:
         pull: Pull | None,
     ) -> Awaitable[Position]:
         loop = asyncio.get_running_loop()
-        size = self._size_of(batch) + (0 if pull is None else pull.size)
+        size = self.size_of(batch) + (0 if pull is None else pull.size)
         request = Request(batch, size, submission, pull, loop.create_future())
         self.budget.take(request.size)
         group = self._groups.get(stream)
@@ -288,7 +293,8 @@ class Gate:
             self._due.add(stream)
         return asyncio.shield(request.stored)
 
-    def _size_of(self, batch: pa.RecordBatch) -> int:
+    def size_of(self, batch: pa.RecordBatch) -> int:
+        """The bytes of a request. Raises PayloadTooLarge."""
         if batch.num_rows > self.rows_max:
             raise PayloadTooLarge(
                 f"one request has at most {self.rows_max} events; send several smaller requests"

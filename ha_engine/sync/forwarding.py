@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ha_engine.client.exchange import Exchange
+from ha_engine.client.transport import NoAnswer
 from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.sync.channel import channel_to
 from ha_engine.v1 import sync_pb2 as pb
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     Stub = rpc.EventSyncAsyncStub
 
 ANSWER_SECONDS = 5.0
-"""Longer than a commit of an active takes whose passive has just gone (``event_sync.sync_timeout``
-is 2 s by default)."""
+"""An answer comes after this time at the latest, and after a commit of an active whose passive has
+just gone (``event_sync.sync_timeout``)."""
 NODE, PROCESS = "ha-engine-node", "ha-engine-process"
 
 
@@ -48,16 +49,21 @@ class Forwarder:
     def __init__(self, config: EventSyncConfig, node: str, process: str) -> None:
         self._config, self._metadata = config, ((NODE, node), (PROCESS, process))
         self._exchanges: dict[str, Exchange[pb.ForwardRequest]] = {}
+        self.patience = max(ANSWER_SECONDS, 2 * config.sync_timeout + 1)
+        self._closed = False
 
     async def forward(self, peer: str, request: pb.ForwardRequest) -> PublishAnswer:
         """The answer of ``peer``. Raises NoAnswer, NotAllowed, PayloadTooLarge, ConfigError."""
-        return await self._exchange(peer).ask_within(request, ANSWER_SECONDS)
+        return await self._exchange(peer).ask_within(request, self.patience)
 
     async def close(self) -> None:
-        for exchange in self._exchanges.values():
+        self._closed = True
+        for exchange in list(self._exchanges.values()):
             await exchange.end("this node stops")
 
     def _exchange(self, peer: str) -> Exchange[pb.ForwardRequest]:
+        if self._closed:
+            raise NoAnswer("this node stops")
         exchange = self._exchanges.get(peer)
         if exchange is None or exchange.failure is not None:
             channel = channel_to(peer, self._config)

@@ -114,7 +114,8 @@ class _Servicer(rpc.EventSyncServicer):
         forwarded = self._forwarded
         if forwarded is None or not self._is_peer(forwarded, context):
             await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, "only a peer of this node may forward events"
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "only a peer of this node may forward events, and only with receive.forward here",
             )
         stream = AnsweredStream[ForwardRequest, PublishAnswer](
             request_iterator, context, FORWARDED_MAX

@@ -18,5 +18,4 @@ def test_requests_to_both_nodes_are_stored_once_and_never_refused(
 ) -> None:
     report, answers = run_both(tmp_path, database_url, in_random_order(len(FAULTS), seed=3))
     assert report.wrong == []
-    assert answers[200] > 0
-    assert 503 not in answers
+    assert set(answers) == {200}

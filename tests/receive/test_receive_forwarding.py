@@ -13,11 +13,10 @@ from ha_engine.client.transport import NoAnswer
 from ha_engine.errors import Backpressure, NotActive, SequenceConflict
 from ha_engine.receive import forwarding
 from ha_engine.receive.decode import Format
-from ha_engine.receive.forwarding import ForwardingStore, store_forwarded
+from ha_engine.receive.forwarding import LANES, ForwardingStore, store_forwarded
 from ha_engine.receive.gate import Receipt
 from ha_engine.receive.intake import Intake, SubmissionIdentity
 from ha_engine.sync import Forwarded, Forwarder, GrpcTransport
-from ha_engine.sync import forwarding as sync_forwarding
 from ha_engine.sync.wire import Wire
 from ha_engine.types import Position
 from ha_engine.v1 import ingest_pb2 as pb
@@ -68,7 +67,9 @@ class TwoNodes:
 
     async def forward(self, request: sync_pb2.ForwardRequest) -> pb.PublishAnswer | None:
         with suppress(NoAnswer):
-            return None if self.away else await self.forwarder.forward("active", request)
+            answer = None if self.away else await self.forwarder.forward("active", request)
+            if answer and answer.refused.reason != pb.EventsRefused.NOT_ACTIVE:
+                return answer
         return None
 
 
@@ -137,7 +138,7 @@ async def test_a_request_waits_until_its_node_is_the_active(nodes: TwoNodes) -> 
 async def test_a_request_without_an_id_and_an_answer_is_stored_once(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_forwarding, "ANSWER_SECONDS", 0.2)
+    nodes.forwarder.patience = 0.2
     nodes.active.log.hold()
     waiting = asyncio.create_task(sent(nodes.at_passive))
     await async_wait_until(lambda: nodes.attempts == 2)
@@ -166,6 +167,71 @@ async def test_a_node_that_is_the_active_again_takes_as_many_bytes_as_without_fo
     nodes.passive.gate.budget.give(nodes.passive.gate.budget.size - len(EVENT))
 
 
+async def test_requests_that_wait_for_an_active_keep_their_order(nodes: TwoNodes) -> None:
+    nodes.active.gate.close("this node joins")
+    waiting = [
+        asyncio.create_task(sent(nodes.at_passive, body, ("p", number)))
+        for number, body in enumerate(FLIGHTS)
+    ]
+    await async_wait_until(lambda: nodes.attempts > 0)
+    nodes.active.gate.open()
+    await asyncio.gather(*waiting)
+    assert [row["flight"] for row in nodes.active.stored()] == list(range(len(FLIGHTS)))
+
+
+async def test_one_request_looks_for_an_active_for_all_that_wait(nodes: TwoNodes) -> None:
+    nodes.active.gate.close("this node joins")
+    waiting = [asyncio.create_task(sent(nodes.at_passive, body)) for body in FLIGHTS]
+    await async_wait_until(lambda: nodes.attempts >= 3)
+    assert nodes.attempts < len(FLIGHTS)
+    nodes.active.gate.open()
+    await asyncio.gather(*waiting)
+    assert len(nodes.active.stored()) == len(FLIGHTS)
+
+
+async def test_a_repeat_is_acked_although_the_active_is_full_by_now(nodes: TwoNodes) -> None:
+    await sent(nodes.at_passive, identity=("p", 0))
+    nodes.active.backlog.refused = Backpressure("the queries are behind", 1.5)
+    assert (await sent(nodes.at_passive, identity=("p", 0))).position == Position(1, 1)
+
+
+@pytest.mark.parametrize("batch", [b"", b"no batch", b"\xff" * 64])
+async def test_a_damaged_request_ends_no_other(nodes: TwoNodes, batch: bytes) -> None:
+    nodes.active.log.hold()
+    waiting = asyncio.create_task(sent(nodes.at_passive, identity=("p", 0)))
+    await async_wait_until(lambda: nodes.attempts == 1)
+    damaged = sync_pb2.ForwardRequest(stream="flights", producer="q", sequence=1, batch=batch)
+    answer = await nodes.forwarder.forward("active", damaged)
+    assert answer.refused.reason == pb.EventsRefused.INVALID_EVENTS
+    nodes.active.log.release()
+    assert (await waiting).accepted == 1
+    assert nodes.attempts == 2
+
+
+async def test_a_sequence_that_no_client_can_send_is_refused(nodes: TwoNodes) -> None:
+    batch = (await nodes.at_active.unpack("flights", EVENT, Format.NDJSON, None)).batch
+    content = batch.serialize().to_pybytes()
+    request = sync_pb2.ForwardRequest(
+        stream="flights", producer="q", sequence=(1 << 64) - 1, batch=content
+    )
+    answer = await nodes.forwarder.forward("active", request)
+    assert answer.refused.reason == pb.EventsRefused.INVALID_EVENTS
+    assert nodes.active.stored() == []
+
+
+async def test_a_client_that_leaves_frees_its_place(nodes: TwoNodes) -> None:
+    nodes.away = True
+    waiting = [asyncio.create_task(sent(nodes.at_passive)) for _ in range(2 * LANES)]
+    await async_wait_until(lambda: nodes.passive.gate.budget.taken > 0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert nodes.passive.gate.budget.taken == 0
+    nodes.away = False
+    assert (await sent(nodes.at_passive)).accepted == 1
+    assert len(nodes.active.stored()) == 1
+
+
 async def test_a_request_without_an_active_is_refused_in_the_end(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +247,7 @@ async def test_a_node_that_stops_refuses_what_waits(nodes: TwoNodes) -> None:
     nodes.away = True
     waiting = asyncio.create_task(sent(nodes.at_passive, identity=("p", 0)))
     await async_wait_until(lambda: nodes.passive.gate.budget.taken > 0)
-    nodes.store.stop()
+    await nodes.store.stop(seconds=5)
     with pytest.raises(NotActive, match="this node is stopping"):
         await waiting
     with pytest.raises(NotActive, match="this node is stopping"):
@@ -192,8 +258,9 @@ async def test_waiting_events_are_limited_in_bytes(nodes: TwoNodes) -> None:
     nodes.away = True
     taken = nodes.passive.gate.budget.size - 10
     nodes.passive.gate.budget.take(taken)
-    with pytest.raises(Backpressure):
-        await sent(nodes.at_passive, identity=("p", 0))
+    for who in (("p", 0), None):
+        with pytest.raises(Backpressure):
+            await sent(nodes.at_passive, EVENT, who)
     nodes.passive.gate.budget.give(taken)
 
 
@@ -201,5 +268,7 @@ async def test_only_a_process_with_a_link_may_forward(nodes: TwoNodes) -> None:
     stranger = Forwarder(plain({"active": nodes.port}), "passive", "another process")
     with pytest.raises(NoAnswer, match="only a peer of this node may forward events"):
         await stranger.forward("active", sync_pb2.ForwardRequest(stream="flights"))
+    assert nodes.attempts == 0
     await stranger.close()
-    assert nodes.active.stored() == []
+    with pytest.raises(NoAnswer, match="this node stops"):
+        await stranger.forward("active", sync_pb2.ForwardRequest(stream="flights"))

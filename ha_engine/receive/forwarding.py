@@ -173,7 +173,7 @@ class ForwardingStore:
             async with asyncio.timeout(WAIT_SECONDS_MAX):
                 return await self._wait(stream, batch, submission, held)
         except TimeoutError:
-            self._gate.require_open()
+            self._gate.require_active()
             raise NotActive("no node has stored the events in time; send them again") from None
         finally:
             held.give()

@@ -185,12 +185,13 @@ class Gate:
 
     def require_open(self) -> None:
         """Raise NotActive while the gate is closed, or Backpressure while it must refuse events."""
-        self._require_active()
+        self.require_active()
         refusal = self._backlog.refusal()
         if refusal is not None:
             raise refusal
 
-    def _require_active(self) -> None:
+    def require_active(self) -> None:
+        """Raise NotActive while the gate is closed."""
         if self._closed is not None:
             raise NotActive(str(self._closed), self._closed.active, stored_nothing=True)
 
@@ -208,7 +209,7 @@ class Gate:
         source. Raises NotActive, Backpressure, TooManyProducers, PayloadTooLarge, SequenceConflict,
         UnknownStream, OffsetMoved.
         """
-        self._require_active()
+        self.require_active()
         if self.decoder(stream).schema != batch.schema:
             raise ValueError(f"the batch does not have the schema of stream {stream}")
         # A repeat needs no room. A refusal would say that nothing of it is stored.

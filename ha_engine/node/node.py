@@ -207,7 +207,7 @@ class Node:
         return EventSync(config, self.journal, owner, self.closed, transport=transport)
 
     def _store(self, process_id: str) -> Gate | ForwardingStore:
-        """Where the events of producers go."""
+        """Return the store for the events of producers."""
         if not self.config.receive.forward:
             return self.gate
         producer = f"forwarded-by-{self.config.node.id}-{process_id}"

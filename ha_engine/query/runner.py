@@ -205,7 +205,8 @@ class QueryRunner:
     def _watermarks(
         self, planned: PlannedQuery, checkpoint: CheckpointPath
     ) -> Watermarks | OneWatermark:
-        """What keeps the watermarks of the query's streams over a restart. Raises JarMissing."""
+        """Return the object that keeps the streams' watermarks over a restart. Raises
+        JarMissing."""
         if not planned.has_several_watermarks:
             return OneWatermark()
         engine_jar()

@@ -99,6 +99,10 @@ class _Request:
             self.stored.set_exception(error)
 
 
+_Send = Callable[[_Request], Awaitable[Receipt | None]]
+"""Sends a request, and returns None if the request must wait."""
+
+
 class ForwardingStore:
     """A store that is the ``gate`` while this node is the active, and else forwards to ``active``.
 
@@ -278,9 +282,6 @@ class ForwardingStore:
         self._on_forwarded(request.stream, answer.stored.accepted)
         position = Position(answer.stored.epoch, answer.stored.sequence)
         return Receipt(answer.stored.accepted, position)
-
-
-_Send = Callable[[_Request], Awaitable[Receipt | None]]
 
 
 def _stopping() -> NotActive:

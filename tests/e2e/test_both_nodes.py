@@ -25,17 +25,11 @@ REQUESTS = 40
 def send(node: NodeUnderTest, sequence: int | None) -> int | None:
     """Send an event, with an identity if there is a sequence. Return the status of the answer, or
     None if the node is dead."""
-    identity = {} if sequence is None else {"X-Producer-Id": "both", "X-Sequence": str(sequence)}
+    identity = None if sequence is None else ("both", sequence)
     try:
-        answer = httpx.post(
-            f"{node.url}/v1/streams/events/events",
-            json=[{"id": sequence or 0, "text": "x"}],
-            headers=identity,
-            timeout=PATIENCE,
-        )
-    except httpx.TransportError:
+        return node.send("events", [{"id": sequence or 0, "text": "x"}], identity).status_code
+    except (httpx.NetworkError, httpx.RemoteProtocolError):
         return None
-    return answer.status_code
 
 
 def test_each_event_is_stored_once_and_no_request_is_refused_over_a_failover(

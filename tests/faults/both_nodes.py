@@ -1,6 +1,8 @@
 """Both nodes of a pair get each request, over any failover: nothing lost, nothing twice, no 503.
 
-python -m tests.faults.both_nodes --count 30 [--seed N] [--ttl 2s] [--fault F]
+    python -m tests.faults.both_nodes --count 30 [--seed N] [--ttl 2s] [--fault F]
+
+The faults are those of ``failovers``. Each request has the same identity at both nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ha_engine.client.payload import of_batch
 from ha_engine.demo.traffic import EVERY_SECONDS, PAUSE_SECONDS_MAX, REST, Traffic
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.faults.active import FAULTS, in_random_order
-from tests.faults.failovers import LEASES, Report, run_failovers, table
+from tests.faults.failovers import LEASES, Report, run_failovers, table_of
 
 PRODUCER = "both"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -41,6 +43,7 @@ class TrafficToBoth(Traffic):
     def __init__(self, urls: Sequence[str], stream: str, rows: pa.Table, fade: float) -> None:
         super().__init__(urls, stream, rows, fade)
         self.answers = Counter[int]()
+        # The event loop itself keeps only weak references to tasks.
         self._late = set[asyncio.Task[bool]]()
 
     def run(self) -> None:
@@ -119,7 +122,7 @@ def main() -> int:
     with EmbeddedPostgres(directory / "postgres") as server:
         faults = in_random_order(given.count, given.seed, given.fault or FAULTS)
         report, answers = run_both(directory, server.url, faults, given.ttl)
-    Console().print(table(report))
+    Console().print(table_of(report))
     print(f"answers by status: {dict(answers)}")
     print("\n".join(report.wrong) or "equal: nothing lost, nothing twice, ledger contiguous")
     return 1 if report.wrong or set(answers) != {200} else 0

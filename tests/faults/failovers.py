@@ -119,8 +119,8 @@ def run_failovers(
 
     A restarted node runs the engine in ``later``, if one is given. A fault begins at least
     ``every_seconds`` after the one before. The context ``beside`` is open while faults happen.
-    ``traffic`` makes what sends the flights.
-    ``sections`` change the config of both nodes.
+    ``traffic`` makes the thread that sends the flights. ``sections`` change the config of both
+    nodes.
     """
     report, until = Report(), time.monotonic() + 60 * minutes
     load = load or load_for(faults)
@@ -259,7 +259,7 @@ def _judge(pair: Pair, active: NodeUnderTest, traffic: Traffic, url: str, report
             report.wrong.append(f"{node.name} tells of a batch that differs")
 
 
-def table(report: Report) -> Table:
+def table_of(report: Report) -> Table:
     table = Table(title="seconds: median / p99 / most")
     for name in (
         "fault",
@@ -303,7 +303,7 @@ def main() -> int:
     with EmbeddedPostgres(directory / "postgres") as server:
         faults = in_random_order(given.count, given.seed, given.fault or FAULTS)
         report = run_failovers(directory, server.url, faults, given.ttl, given.minutes)
-    Console().print(table(report))
+    Console().print(table_of(report))
     print("\n".join(report.wrong) or "equal: nothing lost, nothing twice, ledger contiguous")
     return 1 if report.wrong else 0
 

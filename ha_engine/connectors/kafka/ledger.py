@@ -90,24 +90,27 @@ def divided(key: bytes) -> tuple[bytes, bytes]:
     return sink, bucket.rpartition(b"/")[2]
 
 
-def require_topic(cluster: Cluster, options: LedgerOptions, remaining: Callable[[], float]) -> None:
-    """Create the ledger topic, or check that it keeps its records."""
-    if not cluster.has(options.topic):
-        config = _CONFIG | {"min.insync.replicas": str(options.min_insync_replicas)}
-        cluster.create(options.topic, options.replication, config)
-        while not _is_led(cluster, options.topic):
-            if remaining() <= 0:
-                raise SinkUnavailable(f"the new topic {options.topic} has no leader yet")
-            time.sleep(LEADER_SECONDS)
-    else:
+def require_topic(cluster: Cluster, options: LedgerOptions, remaining: Callable[[], float]) -> int:
+    """Create the ledger topic, or check that it keeps its records. Return its first offset."""
+    if cluster.has(options.topic):
         require_compacted(cluster, options)
+        return _first(cluster, options.topic)
+    config = _CONFIG | {"min.insync.replicas": str(options.min_insync_replicas)}
+    cluster.create(options.topic, options.replication, config)
+    while True:
+        try:
+            return _first(cluster, options.topic)
+        except (SinkRefused, SinkUnavailable) as error:
+            # A broker that knows no new topic, or a leader that does not know its new part yet.
+            if remaining() <= 0:
+                raise SinkUnavailable(
+                    f"the leader of the new topic {options.topic} does not answer yet: {error}"
+                ) from error
+        time.sleep(LEADER_SECONDS)
 
 
-def _is_led(cluster: Cluster, topic: str) -> bool:
-    try:
-        return bool(cluster.topic(topic).led)
-    except SinkRefused:
-        return False  # this broker does not know the new topic yet
+def _first(cluster: Cluster, topic: str) -> int:
+    return cluster.first(topic, [PARTITION])[PARTITION]
 
 
 def require_compacted(cluster: Cluster, options: LedgerOptions) -> None:

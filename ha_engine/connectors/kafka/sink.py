@@ -137,8 +137,7 @@ class KafkaSink:
         self.close()
         cluster, ledger = Cluster(self._options, SINK), self._options.ledger
         cluster.topic(self._options.topic)
-        require_topic(cluster, ledger, claim.remaining_seconds)
-        first = cluster.first(ledger.topic, [PARTITION])[PARTITION]
+        first = require_topic(cluster, ledger, claim.remaining_seconds)
         reader = LedgerReader(self._options, ledger, self._key, first)
         try:
             reader.read_visible(claim.remaining_seconds)

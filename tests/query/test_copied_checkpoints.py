@@ -60,6 +60,7 @@ def counts(node: LocalNode, number: int) -> set[int]:
     return set(table.column("n").to_pylist())
 
 
+@pytest.mark.rotates
 def test_spark_continues_from_a_checkpoint_copied_while_later_batches_ran(
     node: LocalNode, application: Applications, runner: Runners, provider: str
 ) -> None:

@@ -153,12 +153,11 @@ def kill_driver(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-KILLS_A_DRIVER = "test_failovers kills the driver of a pair"
+KILLS_A_PROCESS = "test_failovers kills the query process of a pair"
 
 
-@pytest.mark.parametrize(
-    "kill", [kill_jvm, pytest.param(kill_driver, marks=pytest.mark.nightly(KILLS_A_DRIVER))]
-)
+@pytest.mark.nightly(KILLS_A_PROCESS)
+@pytest.mark.parametrize("kill", [kill_jvm, kill_driver])
 def test_next_process_repeats_equal_batches_after_a_killed_jvm_or_driver(
     runner: Callable[[StreamApplication], QueryRunner],
     node: LocalNode,

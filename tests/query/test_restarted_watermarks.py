@@ -75,6 +75,7 @@ def restore(checkpoint: Path) -> None:
     copy.rename(checkpoint)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("restarted_after", "change"),
     [([], nothing), ([2], nothing), (EACH, nothing), (EACH, crash), (EACH, restore)],

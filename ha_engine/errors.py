@@ -135,6 +135,14 @@ class JournalReplaced(EngineError):
     (RULES.md#i8)."""
 
 
+class ApplicationReplaced(EngineError):
+    """Another application is deployed, so the node process restarts with it (RULES.md#r37)."""
+
+
+class DeploymentRefused(EngineError):
+    """A node of the group cannot run an application, so it is not deployed."""
+
+
 class JournalDamaged(EngineError):
     """A record inside the journal is unreadable. The message names the file and the offset."""
 

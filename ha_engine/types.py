@@ -152,6 +152,27 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True)
+class Deployed:
+    """Body of a record that deploys an application to every node (RULES.md#r37).
+
+    ``number`` counts the deployments of the group from 1. ``archive`` is a ZIP file with the files
+    of the application, in base64, and ``id`` is the archive's digest. ``name`` is the
+    application's name. ``by`` names the operator, and ``at_us`` is the time in microseconds since
+    1970, by the clock of the active. ``on_change`` is ``keep``, ``reset`` or None, and holds for
+    each changed query that does not say itself what happens to its state. ``name``, ``by`` and
+    ``at_us`` are for people only.
+    """
+
+    number: int
+    id: str
+    name: str
+    by: str
+    at_us: int
+    archive: str
+    on_change: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Skip:
     """Body of a skip: batch ``number`` of ``query`` reads no rows, since an operator skipped it
     (RULES.md#i15)."""
@@ -162,8 +183,9 @@ class Skip:
     reason: str
 
 
-Body = Events | Mark | Published | EpochStart | Application | Skip
-"""The body of a record. A Skip has the kind APPLICATION too, since both change a query's work."""
+Body = Events | Mark | Published | EpochStart | Application | Skip | Deployed
+"""The body of a record. A Skip and a Deployed have the kind APPLICATION too, since all three change
+the work of queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +257,7 @@ class Base:
     ``epochs`` has the first position of each epoch. ``forced`` has the first position of each epoch
     that began with a forced failover. ``application`` is the digest of the application at
     ``position``. ``skips`` has the (query, batch) of each skipped batch that a node may still run.
+    ``deployed`` is the newest deployment, or None if each node has its application in a file.
     """
 
     position: Position = ORIGIN
@@ -243,6 +266,7 @@ class Base:
     application: str | None = None
     queries: tuple[QueryBase, ...] = ()
     skips: tuple[tuple[str, int], ...] = ()
+    deployed: Deployed | None = None
 
 
 @dataclass(frozen=True, slots=True)

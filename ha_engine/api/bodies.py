@@ -182,6 +182,62 @@ class SnapshotAsked(TypedDict):
     """Lowest sequence that the snapshot will include."""
 
 
+# -- deployed applications -------------------------------------------------------------------------
+
+
+@described
+class DeploymentBody(TypedDict):
+    """A deployment of an application."""
+
+    number: int
+    """Counts the deployments of the group from 1."""
+    id: str
+    """Digest of the application's files."""
+    name: str
+    """The application's name."""
+    by: str
+    at_us: int
+    """Microseconds since 1970, by the clock of the active."""
+    on_change: str | None
+    """What happens to the state of a changed query that does not say it itself."""
+
+
+@described
+class ApplicationBody(TypedDict):
+    """The application of a node."""
+
+    node: str
+    name: str
+    """Name of the application that the node process runs."""
+    digest: str
+    """Digest of its streams, queries, sinks and functions."""
+    archive: str | None
+    """Id of the deployment that the node process runs, or null if it runs the config's file."""
+    deployed: DeploymentBody | None
+    """The newest deployment in the node's journal, or null without one."""
+    history: list[DeploymentBody]
+    """The deployments whose files this node has, newest first."""
+
+
+@described
+class ArchiveBody(TypedDict):
+    """The files of a deployment."""
+
+    number: int
+    id: str
+    archive: str
+    """A ZIP file in base64."""
+
+
+@described
+class DeployAccepted(TypedDict):
+    """The deployment that every node now moves to."""
+
+    number: int
+    id: str
+    name: str
+
+
 # -- aggregations ----------------------------------------------------------------------------------
 
 

@@ -73,27 +73,32 @@ class FailoverBody(_Asked):
 async def read(request: Request, model: type[Model]) -> Model:
     """Read the body of ``request`` as a ``model``. An empty body counts as ``{}``. Raises
     HTTPException with a status of REFUSED."""
-    try:
-        async with asyncio.timeout(WITHIN_SECONDS):
-            raw = await _body(request)
-    except TimeoutError:
-        reason = f"the body did not arrive within {WITHIN_SECONDS:g} s"
-        raise HTTPException(408, reason, {"Connection": "close"}) from None
-    except ClientDisconnect:
-        raise HTTPException(400, "the body ends too early") from None
+    raw = await read_bytes(request, BYTES_MAX)
     try:
         return model.model_validate_json(raw or b"{}")
     except ValidationError as error:
         raise HTTPException(400, _in_sentences(error)) from None
 
 
-async def _body(request: Request) -> bytes:
+async def read_bytes(request: Request, bytes_max: int) -> bytes:
+    """Read the body of ``request``. Raises HTTPException with a status of REFUSED."""
+    try:
+        async with asyncio.timeout(WITHIN_SECONDS):
+            return await _body(request, bytes_max)
+    except TimeoutError:
+        reason = f"the body did not arrive within {WITHIN_SECONDS:g} s"
+        raise HTTPException(408, reason, {"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the body ends too early") from None
+
+
+async def _body(request: Request, bytes_max: int) -> bytes:
     raw = bytearray()
     async for part in request.stream():
         raw += part
-        if len(raw) > BYTES_MAX:
+        if len(raw) > bytes_max:
             raise HTTPException(
-                413, f"the body has more than {BYTES_MAX} bytes; send a smaller one"
+                413, f"the body has more than {bytes_max} bytes; send a smaller one"
             )
     return bytes(raw)
 

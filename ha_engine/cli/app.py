@@ -1,4 +1,4 @@
-"""``ha-engine app``: check and test a stream application before it runs."""
+"""``ha-engine app``: check, test and deploy a stream application."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ha_engine.cli import app_deploy
 from ha_engine.cli.app_test import run_tests
 from ha_engine.cli.formats import FormatOption, JsonOption, show
 
@@ -22,13 +23,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 app.command("test")(run_tests)
+app.command("deploy")(app_deploy.deploy)
+app.command("list")(app_deploy.list_applications)
+app.command("history")(app_deploy.history)
+app.command("diff")(app_deploy.diff)
+app.command("rollback")(app_deploy.rollback)
 
 BAD_EXIT_CODE = 2
 
 
 @app.callback()
 def _noun() -> None:
-    """Check and test a stream application.
+    """Check, test and deploy a stream application.
 
     Example: ha-engine app check flights.yaml
     """

@@ -140,14 +140,14 @@ def restore(
     """
     from ha_engine.cli.database import opened_snapshots
     from ha_engine.config.load import load_config
+    from ha_engine.deploy import application_of
     from ha_engine.node.build import checkpoints_of, restoring_of
     from ha_engine.node.reinit import require_no_journal, require_this_host, stopped
-    from ha_engine.query.application import load_application
     from ha_engine.snapshot.restore import finish
 
     config = load_config(path, os.environ)
     require_this_host(config, node)
-    application = load_application(config.application)
+    application = application_of(config)
     config.node.data_dir.mkdir(parents=True, exist_ok=True)
     with stopped(config), opened_snapshots(config) as store:
         require_no_journal(config)

@@ -87,6 +87,31 @@ def ask_snapshot(url: str) -> tuple[str, int]:
     return active, _accepted(status, answered)["at_least"]
 
 
+def fetch_application(url: str) -> dict[str, Any]:
+    """Return the node's answer to GET /v1/application. Raises NodeUnreachable."""
+    return _read(url, "/v1/application")
+
+
+def fetch_archive(url: str, number: int) -> str:
+    """Return the files of a deployment as the base64 of a ZIP file. Raises EngineError if the node
+    does not have them, NodeUnreachable."""
+    return str(_read(url, f"/v1/application/{number}/archive")["archive"])
+
+
+def deploy_application(
+    url: str, archive: bytes, by: str, on_change: str | None, *, allow_absent: bool
+) -> tuple[str, dict[str, Any]]:
+    """Deploy an application to the group of the node at ``url``; return the active's URL and its
+    answer, which comes after the check of the application, however long that takes.
+
+    Raises EngineError with the active's reason when it refuses, NodeUnreachable.
+    """
+    asked = {"by": by, "allow_absent": str(allow_absent).lower()}
+    asked |= {} if on_change is None else {"on_change": on_change}
+    active, status, answered = _ask_active(url, f"/v1/application?{urlencode(asked)}", archive)
+    return active, _accepted(status, answered, httpx.codes.OK)
+
+
 def _read(url: str, path: str) -> dict[str, Any]:
     status, answered = _call("GET", url, path)
     return _accepted(status, answered, httpx.codes.OK)
@@ -124,15 +149,17 @@ def _verify(url: str) -> ssl.SSLContext | bool:
 
 def _call(method: str, url: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
     """Return the status and the JSON object of the node's answer; a refusal's object has an
-    ``error``."""
+    ``error``. An archive as the ``body`` is checked before the answer, and that takes its time."""
+    is_archive = isinstance(body, bytes)
     try:
         answer = httpx.request(
             method,
             url.rstrip("/") + path,
-            json=body,
+            json=None if is_archive else body,
+            content=body if is_archive else None,
             headers=authorization(),
             verify=_verify(url),
-            timeout=TIMEOUT_SECONDS,
+            timeout=httpx.Timeout(TIMEOUT_SECONDS, read=None if is_archive else TIMEOUT_SECONDS),
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__

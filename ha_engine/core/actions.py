@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ha_engine.core.high_water import HighWater
 from ha_engine.core.messages import Message
-from ha_engine.types import History, LeaseRow, Mark, Position, Record, Role, SnapshotPlace
+from ha_engine.types import Deployed, History, LeaseRow, Mark, Position, Record, Role, SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +324,14 @@ class HaltQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeApplication:
+    """Keep the archive of ``deployed``, or none, for the next start of this node, and restart the
+    node process, which then runs that application (RULES.md#r37)."""
+
+    deployed: Deployed | None
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """End the node process."""
 
@@ -361,5 +369,6 @@ Action = (
     | StopQueryProcess
     | RunQuery
     | HaltQuery
+    | ChangeApplication
     | Exit
 )

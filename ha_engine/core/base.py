@@ -21,7 +21,13 @@ def base_of(deployment: Deployment, journal: Base) -> Base:
     queries = tuple(_base_of(deployment, version) for version in versions.of.values())
     done = {name: one.last.number for name, one in deployment.marks.items()}
     skips = sorted(skip for skip in deployment.skips.known if skip[1] > done.get(skip[0], 0))
-    return replace(journal, application=versions.application, queries=queries, skips=tuple(skips))
+    return replace(
+        journal,
+        application=versions.application,
+        queries=queries,
+        skips=tuple(skips),
+        deployed=versions.deployed,
+    )
 
 
 def unwritten(deployment: Deployment) -> list[Mark]:

@@ -27,6 +27,7 @@ from ha_engine.core.progress import PeerTiming
 from ha_engine.core.query_control import Breakdown, QueryControl
 from ha_engine.core.retention import Retention
 from ha_engine.core.role_machine import RoleMachine
+from ha_engine.core.rollout import Rollout
 from ha_engine.core.term import Term, TermInput
 from ha_engine.core.verdicts import Outcome
 from ha_engine.types import Base, Holder, Member, Position, Record, Role
@@ -59,6 +60,7 @@ class Core:
         self.follower = Follower(
             self.lease_client, self.journal, self.query_control, self.retention
         )
+        self.rollout = Rollout(deployment, self.journal)
         self.forced_failover = ForcedFailover(
             self.lease_client, self.journal, self.follower, identity.peers
         )
@@ -68,9 +70,12 @@ class Core:
             self.journal,
             self.query_control,
             self.follower,
+            self.rollout,
             peers,
             snapshot_interval,
         )
+        # Whether this process ends, so that the next one runs the deployed application.
+        self._restarting = False
         self.now = -math.inf
 
     def load_base(self, base: Base) -> None:
@@ -126,6 +131,8 @@ class Core:
             case on.EventsOffered() | on.SinkPublished() | on.SkipAsked() | on.SwitchoverAsked():
                 self._on_request(event)
             case on.SnapshotAsked() | on.SnapshotTaken() | on.SnapshotFailed() | on.RescaleAsked():
+                self._on_request(event)
+            case on.DeployAsked():
                 self._on_request(event)
             case on.RecordsDurable():
                 if self.journal.note_durable(event.sequence):
@@ -218,7 +225,19 @@ class Core:
             run = self.query_control.run(self.now, journal.committed, journal.epochs)
             self.role_machine.perform_all(run)
         self.role_machine.perform_all(self.query_control.begin_snapshot())
+        self._run_deployed()
         self.role_machine.leave()
+
+    def _run_deployed(self) -> None:
+        """Restart with the deployed application, once no ack waits for this node
+        (RULES.md#r37)."""
+        row = self.lease.row
+        listed = row is not None and self.lease.member in row.in_sync and row.holder is not None
+        if self.term is not None or self.is_leaving or self.role is Role.STARTING or listed:
+            return
+        if self.rollout.is_due:
+            self._restarting = True
+            self.role_machine.perform(do.ChangeApplication(self.deployment.versions.deployed))
 
     def _commit(self) -> None:
         if self.term is None:
@@ -232,6 +251,7 @@ class Core:
         if term.wants_another_row(self.now):
             self._ask_lease()
         self.role_machine.perform_all(term.hand_over_after_breakdown(self.now))
+        self.role_machine.perform_all(term.hand_over_to_deployed(self.now))
         self.role_machine.perform_all(term.hand_over(self.now))
         self.role_machine.perform_all(term.suspend_or_resume(self.now))
 
@@ -347,8 +367,9 @@ class Core:
 
     def _on_peer(self, event: on.PeerConnected | on.PeerLost | on.PeerMessage) -> None:
         match event:
-            case on.PeerConnected(peer):
+            case on.PeerConnected(peer, archive):
                 self.role_machine.connected.add(peer)
+                self.rollout.archives[peer] = archive
                 if self.term is not None:
                     last = self.journal.last.sequence
                     self.role_machine.perform_all(
@@ -489,7 +510,7 @@ class Core:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this process may not take over any more, because it stops or replaces its
-        journal."""
-        ended = self.stopping or self.role is Role.STOPPED
+        """Whether this process may not take over any more, because it stops, replaces its journal
+        or restarts with another application."""
+        ended = self.stopping or self._restarting or self.role is Role.STOPPED
         return ended or self.follower.replacing_journal

@@ -8,7 +8,7 @@ records and perform these actions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from ha_engine.core import actions as do
@@ -26,6 +26,7 @@ from ha_engine.core.versions import Versions
 from ha_engine.types import (
     Application,
     Base,
+    Deployed,
     EpochStart,
     Events,
     Mark,
@@ -40,7 +41,9 @@ from ha_engine.types import (
 class Deployment:
     """The queries of one node.
 
-    ``marks`` and ``lives`` have one entry for each query of the application.
+    ``marks`` and ``lives`` have one entry for each query of the application. ``archive`` is the id
+    of the deployed archive from which this process loaded the application, or None if it loaded a
+    file that the config names.
     """
 
     def __init__(
@@ -49,8 +52,9 @@ class Deployment:
         plans: tuple[QueryPlan, ...],
         limits: MarkLimits,
         restarts: RestartPolicy,
+        archive: str | None = None,
     ) -> None:
-        self.digest = digest
+        self.digest, self._archive = digest, archive
         self.plans = {plan.name: plan for plan in plans}
         self.restarts = restarts
         self.marks = {
@@ -70,6 +74,8 @@ class Deployment:
         self.newest_input = 0
         # The sequence of the newest application record, which names the definitions in force.
         self.changed_at = 0
+        # The sequence of the newest record that deployed an application.
+        self._deployed_at = 0
         # The sequence up to which the journal is trimmed.
         self._trimmed_through = 0
         self._reported: dict[tuple[str, str], int] = {}
@@ -103,6 +109,8 @@ class Deployment:
                     marks.history_was_given_up()
             case Application() as application:
                 self._apply_application(sequence, application, mine=mine)
+            case Deployed() as deployed:
+                self.versions.deployed, self._deployed_at = deployed, sequence
 
     def _apply_application(self, sequence: int, application: Application, *, mine: bool) -> None:
         self.changed_at = sequence
@@ -136,6 +144,7 @@ class Deployment:
     def load_base(self, base: Base) -> None:
         """Load the base, which replaces the trimmed records of the journal."""
         self.versions.application, self.skips = base.application, Skips(base.skips)
+        self.versions.deployed = base.deployed
         self._trimmed_through = base.position.sequence
         for one in base.queries:
             name = one.version.query
@@ -169,13 +178,64 @@ class Deployment:
 
     def change(self, committed: int) -> Application | None:
         """The application record that puts this application in force, or None if it is in force
-        already (RULES.md#r23)."""
+        already (RULES.md#r23).
+
+        It is None too if this process runs another application than the one that is deployed, since
+        it leaves at once (RULES.md#r37).
+        """
+        if self._archive != self._deployed_archive:
+            return None
         versions = tuple(self._next_version(plan, committed) for plan in self.plans.values())
         in_force = all(self.versions.of.get(v.query) == v for v in versions)
         application = self.versions.application
         if application == self.digest and in_force:
             return None
         return Application(self.digest, versions)
+
+    @property
+    def _deployed_archive(self) -> str | None:
+        deployed = self.versions.deployed
+        return None if deployed is None else deployed.id
+
+    def archive_at(self, committed: int) -> str | None:
+        """The id of the archive with the application that every node should run."""
+        return self._deployed_archive if self._deployed_at <= committed else self._archive
+
+    def is_superseded(self, committed: int) -> bool:
+        """Whether a committed record deploys another application than the one that this process
+        runs (RULES.md#r37)."""
+        return self._archive != self.archive_at(committed)
+
+    def deploy(self, event: on.DeployAsked) -> Deployed:
+        """The record that deploys an application."""
+        before = self.versions.deployed
+        number = 1 if before is None else before.number + 1
+        return Deployed(
+            number,
+            event.id,
+            event.name,
+            event.by,
+            event.at_us,
+            event.archive,
+            event.on_change,
+        )
+
+    def undecided(self, plans: Iterable[QueryPlan]) -> list[str]:
+        """The queries of ``plans`` that change without an ``on_change``, although they have a
+        state."""
+        return [plan.name for plan in plans if plan.on_change is None and self._changes_state(plan)]
+
+    def _changes_state(self, plan: QueryPlan) -> bool:
+        now = self.versions.of.get(plan.name)
+        if now is None or now.digest == plan.digest or plan.name not in self.marks:
+            return False
+        return not self._lacks_events(plan.name) and not self._may_begin_again(plan.name)
+
+    def _may_begin_again(self, query: str) -> bool:
+        """Whether the query never ran a batch, for example because Spark refused it, so that
+        ``on_change`` has no state to keep or to reset."""
+        has_run = self.marks[query].may_have_run(since=self.versions.lineages[query])
+        return self._can_rebuild(query) and not has_run
 
     def _next_version(self, plan: QueryPlan, committed: int) -> QueryVersion:
         now = self.versions.of.get(plan.name)
@@ -188,10 +248,7 @@ class Deployment:
             return self._begun(plan, first)
         if now.digest == plan.digest:
             return now
-        has_run = marks.may_have_run(since=self.versions.lineages[plan.name])
-        if self._can_rebuild(plan.name) and not has_run:
-            # The query never ran a batch, for example because Spark refused it, so ``on_change``
-            # has no state to keep or to reset.
+        if self._may_begin_again(plan.name):
             return self._begun(plan, now.first)
         if plan.on_change == "keep":
             return replace(now, digest=plan.digest)

@@ -91,10 +91,12 @@ class HigherEpochSeen:
 class PeerConnected:
     """A link to ``peer`` is open.
 
-    The sync stage has checked the peer's name, group and application.
+    The sync stage has checked the peer's name, group and application. ``archive`` is the id of the
+    deployed archive whose application the peer runs, or None if it runs that of its file.
     """
 
     peer: str
+    archive: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +329,19 @@ class RescaleAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class DeployAsked:
+    """An operator asked to deploy an application, which this node has checked. The fields are those
+    of ``types.Deployed``."""
+
+    id: str
+    name: str
+    by: str
+    at_us: int
+    archive: str
+    on_change: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SwitchoverAsked:
     """An operator asked for a switchover to ``to``, or to any member that can take over if ``to``
     is None."""
@@ -385,6 +400,7 @@ Input = (
     | SkipAsked
     | RetryAsked
     | RescaleAsked
+    | DeployAsked
     | SwitchoverAsked
     | FailoverForced
     | StopAsked

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ha_engine.core import actions as do
 from ha_engine.core import messages as say
@@ -25,7 +25,8 @@ many seconds."""
 
 
 class Replication:
-    """The members other than ``me`` during ``epoch``."""
+    """The members other than ``me`` during ``epoch``. ``fits`` says whether a peer may be in
+    sync."""
 
     def __init__(
         self,
@@ -35,8 +36,9 @@ class Replication:
         now: float,
         connected: Iterable[str],
         last: int,
+        fits: Callable[[str], bool] = lambda peer: True,
     ) -> None:
-        self.me, self.epoch, self.timing = me, epoch, timing
+        self.me, self.epoch, self.timing, self._fits = me, epoch, timing, fits
         self.peers = {name: Peer(name, now, connected=True) for name in sorted(connected)}
         # Members that a commit waits for already, before the lease row lists them as in sync
         # (RULES.md#r9).
@@ -283,6 +285,7 @@ class Replication:
             peer.member
             for peer in self.peers.values()
             if peer.stage is Stage.REPLICATE and now < self._late_at(peer)
+            if self._fits(peer.name)
             if (peer.acked_through >= self._goal and peer.headroom) or peer.member in self.near
         )
         return frozenset(member for member in near if member is not None)
@@ -373,7 +376,9 @@ class Replication:
 
     def _is_lost(self, member: Member, now: float) -> bool:
         peer = self.peers.get(member.node)
-        return peer is None or peer.member != member or now >= self._late_at(peer)
+        if peer is None or not self._fits(peer.name):
+            return True
+        return peer.member != member or now >= self._late_at(peer)
 
     def _late_at(self, peer: Peer) -> float:
         """The moment at which ``peer`` has been silent or behind for a sync_timeout."""

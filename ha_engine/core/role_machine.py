@@ -18,6 +18,7 @@ from ha_engine.core.progress import PeerTiming
 from ha_engine.core.query_control import QueryControl
 from ha_engine.core.replication import Replication
 from ha_engine.core.role import check_transition
+from ha_engine.core.rollout import Rollout
 from ha_engine.core.snapshots import Snapshots
 from ha_engine.core.term import Term
 from ha_engine.core.verdicts import Outcome, StepDown, Stop, Wait
@@ -38,6 +39,7 @@ class RoleMachine:
         journal: JournalState,
         query_control: QueryControl,
         follower: Follower,
+        rollout: Rollout,
         peers: PeerTiming,
         snapshot_interval: float,
     ) -> None:
@@ -45,6 +47,7 @@ class RoleMachine:
         self._snapshot_interval = snapshot_interval
         self.lease, self.lease_client = lease_client.lease, lease_client
         self.journal, self.query_control, self.follower = journal, query_control, follower
+        self.rollout = rollout
         self.term: Term | None = None
         self.role, self.reason = Role.STARTING, "the process has just started"
         self.epoch = 0
@@ -114,7 +117,13 @@ class RoleMachine:
         me, timing = self.lease.member, self.peer_timing
         journal, query_control = self.journal, self.query_control
         replication = Replication(
-            me, epoch, timing, self.now, self.connected, journal.last.sequence
+            me,
+            epoch,
+            timing,
+            self.now,
+            self.connected,
+            journal.last.sequence,
+            self.rollout.fits,
         )
         snapshots = Snapshots(
             journal, query_control, replication, self._snapshot_interval, self.now
@@ -122,7 +131,13 @@ class RoleMachine:
         retention = self.follower.retention
         retention.begin_epoch()
         self.term = Term(
-            self.lease_client, journal, query_control, replication, snapshots, retention
+            self.lease_client,
+            journal,
+            query_control,
+            replication,
+            snapshots,
+            retention,
+            self.rollout,
         )
         start = EpochStart(self.identity.node, self.identity.process, forced)
         self.perform(self.term.append(start))

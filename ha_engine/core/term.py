@@ -21,6 +21,7 @@ from ha_engine.core.lease_client import LeaseClient
 from ha_engine.core.query_control import Breakdown, QueryControl
 from ha_engine.core.replication import Replication
 from ha_engine.core.retention import Retention
+from ha_engine.core.rollout import Rollout
 from ha_engine.core.snapshots import Snapshots
 from ha_engine.core.verdicts import Outcome, StepDown, Wait
 from ha_engine.types import Body, Member
@@ -30,6 +31,7 @@ TermInput = (
     | on.SinkPublished
     | on.SkipAsked
     | on.RescaleAsked
+    | on.DeployAsked
     | on.SwitchoverAsked
     | on.SnapshotAsked
     | on.SnapshotTaken
@@ -72,11 +74,13 @@ class Term:
         replication: Replication,
         snapshots: Snapshots,
         retention: Retention,
+        rollout: Rollout,
     ) -> None:
         self._lease_client, self._lease = lease_client, lease_client.lease
         self._journal, self._deployment = journal, query_control.deployment
         self._query_control, self.snapshots, self._retention = query_control, snapshots, retention
         self.replication, self.epoch = replication, replication.epoch
+        self._rollout = rollout
         self._first = journal.last.sequence + 1
         self.active = self.receiving = False
         self.handover: Handover | None = None
@@ -160,6 +164,8 @@ class Term:
                 yield from self._append_if(self._deployment.skip(event))
             case on.RescaleAsked(query, partitions) if self.may_act(now):
                 yield from self._append_if(self._deployment.rescale(query, partitions))
+            case on.DeployAsked() if self.may_act(now):
+                yield self.append(self._deployment.deploy(event))
             case on.SwitchoverAsked(to, by):
                 yield from self._switch_over(now, to, by)
             case on.SnapshotAsked():
@@ -316,6 +322,7 @@ class Term:
             moments.append(self._last_snapshot_since + LAST_SNAPSHOT_SECONDS_MAX)
         if self.may_act(now):
             moments.append(self._deployment.next_mark_at(*self._planned_on(now)))
+            moments.append(self._rollout.wake_at(now))
         return min(moments)
 
     # -- giving the lease to another ---------------------------------------------------------------
@@ -371,6 +378,15 @@ class Term:
         if successor is not None:
             yield from self._begin_handover(now, successor, breakdown.reason)
 
+    def hand_over_to_deployed(self, now: float) -> Iterator[do.Action]:
+        """Hand the lease over to a process that runs the deployed application (RULES.md#r37)."""
+        row = self._lease.row
+        if not self._rollout.is_due or not self.may_act(now) or row is None or row.paused:
+            return
+        successor = self._rollout.next_holder(now, self._lease.member, row.in_sync)
+        if successor is not None:
+            yield from self._begin_handover(now, successor, "another application is deployed")
+
     def _begin_handover(self, now: float, to: str, reason: str) -> Iterator[do.Action]:
         self.handover = Handover(to, now, reason)
         self.receiving = False
@@ -402,10 +418,12 @@ class Term:
             yield self._lease_client.release(now, handover.to, committed, handover.reason)
 
     def _is_level_with(self, successor: Member) -> bool:
+        """Whether ``successor``, which is this node itself if its next process shall continue, has
+        the whole journal."""
         journal = self._journal
-        return (
-            self.replication.acked_through(successor) == journal.last.sequence == journal.committed
-        )
+        here = successor == self._lease.member
+        durable = journal.durable if here else self.replication.acked_through(successor)
+        return durable == journal.last.sequence == journal.committed
 
     def released(self) -> Iterator[Outcome]:
         """Notify the members and step down, once the release has taken effect."""

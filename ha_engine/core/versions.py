@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ha_engine.types import Application, QueryBase, QueryVersion
+from ha_engine.types import Application, Deployed, QueryBase, QueryVersion
 
 
 class Versions:
@@ -15,6 +15,8 @@ class Versions:
 
     def __init__(self) -> None:
         self.application: str | None = None
+        # The newest deployment, or None if each node has its application in a file (RULES.md#r37).
+        self.deployed: Deployed | None = None
         self.of: dict[str, QueryVersion] = {}
         # The sequence of the record that began a query's state, or that continued the state under
         # changed code. The sequence names the checkpoint that fits.

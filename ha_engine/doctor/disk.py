@@ -14,8 +14,8 @@ import psutil
 from rich.filesize import decimal
 
 from ha_engine.config import Config
+from ha_engine.deploy import application_of
 from ha_engine.doctor.finding import Finding, failed, ok, skipped, warning
-from ha_engine.query.application import load_application
 
 FSYNC_COUNT = 50
 FSYNC_SECONDS_MAX = 3.0
@@ -150,7 +150,7 @@ def _measured(place: Path) -> list[float]:
 def _growth(config: Config) -> int:
     """The number of bytes by which journal and outbox may still grow."""
     home = config.node.data_dir
-    outbox = config.outbox.max_bytes * len(load_application(config.application).queries)
+    outbox = config.outbox.max_bytes * len(application_of(config).queries)
     grown = {home / "outbox": outbox}
     if config.journal.max_size:
         grown[home / "journal"] = config.journal.max_size

@@ -10,12 +10,12 @@ from ha_engine.client.admin import fetch_cluster
 from ha_engine.client.token import require_as_safe
 from ha_engine.config import Config
 from ha_engine.config.quantities import format_duration, split_address
+from ha_engine.deploy import application_of
 from ha_engine.doctor.finding import Finding, failed, ok, skipped, warning
 from ha_engine.errors import EngineError, NodeUnreachable, NotAllowed
 from ha_engine.journal import identity as identities
 from ha_engine.journal.identity import JournalIdentity
 from ha_engine.node.build import hello_of
-from ha_engine.query.application import load_application
 from ha_engine.sync.codec import MalformedFrame
 from ha_engine.sync.dialling import read_hello
 from ha_engine.sync.grpc_transport import GrpcTransport
@@ -152,4 +152,4 @@ def _hello(config: Config) -> Hello:
     """The Hello of this host's node, without the id of its process."""
     nothing = JournalIdentity(config.group, None, "")
     identity = identities.load(config.node.data_dir / "journal") or nothing
-    return hello_of(config, load_application(config.application), identity, "")
+    return hello_of(config, application_of(config), identity, "")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from google_crc32c import value as crc32c
 from ha_engine.types import (
     Application,
     Body,
+    Deployed,
     EpochStart,
     Events,
     Mark,
@@ -47,6 +48,7 @@ frame."""
 VERSION = 1
 HEADER_BYTES = 52
 
+_DEPLOYED = tuple(field.name for field in fields(Deployed))
 _START = struct.Struct("<4sI")
 _REST = struct.Struct("<BB2xIIIIQQQ")
 
@@ -216,6 +218,9 @@ def _written(body: Body) -> tuple[RecordKind, str]:
         case Skip(query, number, by, reason):
             text = f'"skip":{_quoted(query)},"number":{number},"by":{_quoted(by)}'
             return RecordKind.APPLICATION, f'{{{text},"reason":{_quoted(reason)}}}'
+        case Deployed():
+            meta = {"deployed": True, **asdict(body)}
+            return RecordKind.APPLICATION, json.dumps(meta, separators=(",", ":"))
 
 
 def _written_events(body: Events) -> str:
@@ -272,6 +277,8 @@ def _read(kind: int, meta: Any) -> Body:
             return EpochStart(meta["node"], meta["process"], meta["forced"])
         case RecordKind.APPLICATION if "skip" in meta:
             return Skip(meta["skip"], meta["number"], meta["by"], meta["reason"])
+        case RecordKind.APPLICATION if "deployed" in meta:
+            return Deployed(**{name: meta[name] for name in _DEPLOYED})
         case RecordKind.APPLICATION:
             return Application(meta["digest"], tuple(map(_read_version, meta["queries"])))
         case _:

@@ -95,6 +95,7 @@ def hello_of(
         process=process_id,
         journal_id=journal.journal_id,
         application=application.digest,
+        archive=application.archive or "",
         config=group_digest(config),
         runtime=runtime_versions() if sync.peers else {},
         address=sync.advertise or sync.listen,
@@ -111,10 +112,12 @@ def _deployment(config: Config, application: StreamApplication) -> Deployment:
         outbox.max_bytes,
     )
     restarts = RestartPolicy(query.attempts_per_batch, backoff_max=query.restart_backoff_max)
-    return Deployment(application.digest, _plans(application), limits, restarts)
+    return Deployment(
+        application.digest, plans_of(application), limits, restarts, application.archive
+    )
 
 
-def _plans(application: StreamApplication) -> tuple[QueryPlan, ...]:
+def plans_of(application: StreamApplication) -> tuple[QueryPlan, ...]:
     return tuple(
         QueryPlan(
             query.name,
@@ -154,7 +157,9 @@ def snapshot_service_of(
         base_builder,
         writer,
         Holder(core.identity.node, core.identity.process),
-        lambda place: facts_of(core, application.digest, checkpoint_versions(), place),
+        lambda place: facts_of(
+            core, application.digest, checkpoint_versions(), place, application.archive
+        ),
         restoring_of(config, application, store, checkpoints),
         config.snapshot.revisions_to_keep,
     )
@@ -174,6 +179,7 @@ def restoring_of(
         config.group,
         application.digest,
         lambda manifest: why_not_continued(manifest.runtime),
+        application.archive,
     )
 
 

@@ -13,9 +13,10 @@ from pydantic import SecretStr
 
 from ha_engine.config import Config
 from ha_engine.config.server_tls import ServerTls
+from ha_engine.deploy import application_of
 from ha_engine.errors import ConfigError, EngineError
 from ha_engine.node.connectors import message_decoder, sinks_of, source_options
-from ha_engine.query.application import StreamApplication, load_application
+from ha_engine.query.application import StreamApplication
 from ha_engine.query.plugin_sections import log_options
 from ha_engine.query.yarn import VARIABLES, hadoop_config
 from ha_engine.sync import credentials
@@ -66,7 +67,16 @@ def read_application(config: Config) -> StreamApplication:
 
     Raises ConfigError, ApplicationError.
     """
-    application = load_application(config.application)
+    application = application_of(config)
+    require_usable(config, application)
+    return application
+
+
+def require_usable(config: Config, application: StreamApplication) -> None:
+    """Read everything that the sinks and sources of an application refer to.
+
+    Raises ConfigError, ApplicationError.
+    """
     sinks_of(_with_some_url(config), application, last_mark=lambda query: 0)
     for stream in application.streams.values():
         for source in stream.sources:
@@ -74,7 +84,6 @@ def read_application(config: Config) -> StreamApplication:
             message_decoder(stream, source, application.directory, config.receive.max_record_rows)
         if stream.log is not None:
             log_options(stream.name, stream.log, application.directory)
-    return application
 
 
 def _with_some_url(config: Config) -> Config:

@@ -22,6 +22,7 @@ from ha_engine.core import Core
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import (
+    ApplicationReplaced,
     EngineError,
     InvariantBroken,
     JournalReplaced,
@@ -34,7 +35,7 @@ from ha_engine.node.snapshot_actions import SnapshotActions
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.stats.lag import Arrivals
 from ha_engine.system.stuck_watch import STUCK_SECONDS, StuckWatch
-from ha_engine.types import Events, Position, Record, Role
+from ha_engine.types import Deployed, Events, Position, Record, Role
 
 log = structlog.get_logger(__name__)
 
@@ -255,6 +256,8 @@ class Driver:
             case do.ReportDiskWentBack(peer, acked, shared_end):
                 what = {"peer": peer, "acked": acked, "shared_end": shared_end}
                 log.error("the disk of a peer went back in time", **what)
+            case do.ChangeApplication(deployed):
+                self._spawn(self._change_application(ports, deployed), "change the application")
             case do.Exit(reason):
                 ports.exit(reason)
             case _:
@@ -283,6 +286,13 @@ class Driver:
             f"the journal was truncated after {action.after}, since {action.reason}; "
             "the node process restarts"
         )
+
+    async def _change_application(self, ports: Ports, deployed: Deployed | None) -> None:
+        await ports.storage.keep_application(deployed)
+        which = "the application of its file"
+        if deployed is not None:
+            which = f"deployment {deployed.number}, application {deployed.name}"
+        raise ApplicationReplaced(f"the node process restarts with {which}")
 
     async def _resume_query(self, ports: Ports, run: do.RunQuery) -> None:
         journal = self.core.journal

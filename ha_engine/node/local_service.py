@@ -102,6 +102,8 @@ class LocalService(rpc.LocalServicer):
     ``buckets`` says for each query whose sink has buckets where the tasks of the given epoch write
     them, or None while they may not. ``claim_again`` makes the node claim the sink of such a query
     again, because only the ledger has the reason why a task could not write.
+    ``application`` is the path of the application file, or None for the one that the query process
+    got at its start.
     ``on_stuck`` is called when the disk of the outbox has not answered for ``stuck_after`` seconds.
     """
 
@@ -119,11 +121,13 @@ class LocalService(rpc.LocalServicer):
         check_logs: Callable[[str], None] | None = None,
         buckets: Mapping[str, Callable[[int], BucketPlace | None]] = MappingProxyType({}),
         claim_again: Callable[[str], None] = lambda query: None,
+        application: Path | None = None,
     ) -> None:
         self._steps, self._answers, self._outbox = steps, answers, outbox
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
         self._endpoints, self._check_logs = endpoints, check_logs
         self._buckets, self._claim_again = buckets, claim_again
+        self._application = "" if application is None else str(application)
         # Threads of their own, since all others may wait for a sink.
         self._log_threads = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="logs")
         # By query and lineage: a query that Spark has not stopped yet may wait beside the new one.
@@ -151,6 +155,7 @@ class LocalService(rpc.LocalServicer):
             partitions=[
                 pb.StatePartitions(after=after, number=number) for after, number in query.partitions
             ],
+            application=self._application,
         )
         self._to_query.put_nowait(pb.QueryCommand(run=run))
 

@@ -38,6 +38,7 @@ from ha_engine.node.build import (
     gate_of,
     hello_of,
     places_of,
+    plans_of,
     publisher_of,
     range_server_of,
     snapshot_service_of,
@@ -50,6 +51,7 @@ from ha_engine.node.connectors import (
 )
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
+from ha_engine.node.deploying import Deployments, check_request
 from ha_engine.node.driver import Driver
 from ha_engine.node.forwarding import ActivePeer
 from ha_engine.node.local_service import LocalServer, LocalService
@@ -70,7 +72,14 @@ from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
 from ha_engine.snapshot.restore import finish
 from ha_engine.stats.counters import NodeCounters
-from ha_engine.sync import EventSync, Forwarded, Forwarder, GrpcTransport, Report
+from ha_engine.sync import (
+    ApplicationChecks,
+    EventSync,
+    Forwarder,
+    GrpcTransport,
+    PeerCalls,
+    Report,
+)
 from ha_engine.system.systemd import Condition, ServiceManager
 from ha_engine.types import Holder, Position
 from ha_engine.web.connection_limits import OWN_FILES, connection_limits
@@ -163,6 +172,7 @@ class Node:
         # them.
         self.lease_admin = lease_store_of(config)
         self.aggregations = aggregation_readers_of(config, self.application)
+        self.deployments = self._deployments(process_id)
         self.served = self._served()
         page = WithPage(self.served, self.peers.urls)
         self.web = WebServer(
@@ -184,6 +194,7 @@ class Node:
                 self.config, self.application, self.sinks, lambda: self.core.group_id
             ),
             claim_again=self.publisher.claim_again,
+            application=self.application.path,
         )
 
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:
@@ -199,10 +210,9 @@ class Node:
             return self.peers.process_of(node) == process
 
         config = self.config.event_sync
-        forwarded = None
-        if self.config.receive.forward:
-            forwarded = Forwarded(admits, partial(store_forwarded, self.gate))
-        transport = GrpcTransport(config, forwarded)
+        store = partial(store_forwarded, self.gate) if self.config.receive.forward else None
+        calls = PeerCalls(admits, partial(check_request, self.config), store)
+        transport = GrpcTransport(config, calls)
         owner = self._sync_owner(process_id)
         return EventSync(config, self.journal, owner, self.closed, transport=transport)
 
@@ -213,6 +223,13 @@ class Node:
         producer = f"forwarded-by-{self.config.node.id}-{process_id}"
         active = ActivePeer(self.peers, self.forwarder)
         return ForwardingStore(self.gate, active, producer, self.metrics.gate.forwarded)
+
+    def _deployments(self, process_id: str) -> Deployments:
+        sync, driver = self.config.event_sync, self.driver
+        checks = ApplicationChecks(sync, self.config.node.id, process_id)
+        return Deployments(
+            self.config, self.core, driver.handle, driver.committed, checks, plans_of
+        )
 
     def _sync_owner(self, process_id: str) -> SyncOwner:
         hello = hello_of(self.config, self.application, self.journal, process_id)
@@ -380,6 +397,8 @@ class Node:
             self.lease_admin,
             self.snapshots,
             self.aggregations,
+            self.application,
+            self.deployments,
             self.config.group,
             access,
             names,

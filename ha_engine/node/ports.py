@@ -12,6 +12,7 @@ from ha_engine.core.messages import Message
 from ha_engine.snapshot.restore import RestoredState
 from ha_engine.types import (
     DatabaseIdentity,
+    Deployed,
     History,
     LeaseRow,
     Mark,
@@ -92,6 +93,7 @@ class NodeStorage(Protocol):
     def bind_group(self, group_id: str) -> Awaitable[None]: ...
     def trim_outbox(self, query: str, through: int) -> None: ...
     async def truncate_journal(self, after: int, *, set_aside: bool) -> None: ...
+    async def keep_application(self, deployed: Deployed | None) -> None: ...
 
 
 class Snapshots(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from starlette.applications import Starlette
 
 from ha_engine.api.aggregations import Reader, aggregation_routes
+from ha_engine.api.applications import Deploying, application_routes
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import LeaseAdmin, lease_routes
@@ -14,6 +15,7 @@ from ha_engine.api.snapshot import SnapshotState, snapshot_routes
 from ha_engine.auth import Access
 from ha_engine.core import Core
 from ha_engine.core import inputs as on
+from ha_engine.query.application import StreamApplication
 from ha_engine.receive.http import routes
 from ha_engine.receive.intake import Intake
 
@@ -27,6 +29,8 @@ def web_application(
     lease: LeaseAdmin,
     snapshots: SnapshotState,
     aggregations: Mapping[str, Reader],
+    running: StreamApplication,
+    deployments: Deploying,
     group: str,
     access: Access,
     host_names: frozenset[str],
@@ -41,5 +45,6 @@ def web_application(
         *failover_routes(core, handle),
         *snapshot_routes(core, snapshots, handle),
         *aggregation_routes(aggregations),
+        *application_routes(core, running, deployments),
     ]
     return application(view, others, access, host_names)

@@ -32,19 +32,23 @@ SnapshotAction = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJ
 
 
 def facts_of(
-    core: Core, application: str, runtime: Mapping[str, str], place: SnapshotPlace
+    core: Core,
+    application: str,
+    runtime: Mapping[str, str],
+    place: SnapshotPlace,
+    archive: str | None = None,
 ) -> Facts:
     """Return the content of the manifest of a snapshot at ``place``, without its files.
 
-    ``application`` is the digest of this node's application, and ``runtime`` has the versions of
-    the software that writes checkpoints.
+    ``application`` is the digest of this node's application, and ``archive`` the id of its archive
+    if it was deployed. ``runtime`` has the versions of the software that writes checkpoints.
     """
     lineages, mine = core.deployment.versions.lineages, core.query_control.digests.mine
     queries = tuple(
         CapturedQuery(query, number, lineages[query], mine(query, number) or "")
         for query, number in place.batches
     )
-    return Facts(core.group_id or "", application, runtime, queries)
+    return Facts(core.group_id or "", application, runtime, queries, archive)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from typing import Any
 from ha_engine.config import Config
 from ha_engine.config.load import load_config
 from ha_engine.config.quantities import split_address
+from ha_engine.deploy import application_of
 from ha_engine.journal.opening import read_identity
 from ha_engine.jvm import engine_jar
-from ha_engine.query.application import StreamApplication, load_application
+from ha_engine.query.application import StreamApplication
 from ha_engine.query.session import check_java
 from ha_engine.query.settings import SECRET_VARIABLE
 from ha_engine.query.yarn import hadoop_config
@@ -35,7 +36,7 @@ def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
     """
     check_java()
     config = load_config(path, os.environ)
-    application = load_application(config.application)
+    application = application_of(config)
     if config.execution.on_yarn:
         hadoop_config()
     if needs_jar(config, application):
@@ -75,7 +76,7 @@ def supervisor_settings(config: Config, application: StreamApplication) -> dict[
     return {
         "node": config.node.id,
         "data_dir": str(config.node.data_dir.resolve()),
-        "query": _query_command(config),
+        "query": _query_command(config, application),
         "query_environment": _query_environment(config),
         "start_timeout": config.query.start_timeout,
         "log": config.log.model_dump(),
@@ -83,7 +84,7 @@ def supervisor_settings(config: Config, application: StreamApplication) -> dict[
     }
 
 
-def _query_command(config: Config) -> list[str]:
+def _query_command(config: Config, application: StreamApplication) -> list[str]:
     data_dir = config.node.data_dir
     settings = {
         "query": config.query.model_dump(),
@@ -98,7 +99,7 @@ def _query_command(config: Config) -> list[str]:
     }
     return [
         *("--socket", str(config.socket_path)),
-        *("--application", str(config.application)),
+        *("--application", str(application.path)),
         *("--config-json", json.dumps(settings, default=str)),
     ]
 

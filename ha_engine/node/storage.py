@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from ha_engine.core import Core, HighWater
+from ha_engine.deploy import DeployedApplications
 from ha_engine.errors import DiskFailed, JournalDamaged
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
@@ -18,7 +19,7 @@ from ha_engine.node.data_dir import DataDirectory
 from ha_engine.outbox import Outbox
 from ha_engine.receive.gate import Gate
 from ha_engine.snapshot import base_file
-from ha_engine.types import Events
+from ha_engine.types import Deployed, Events
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +83,9 @@ class NodeStorage:
 
     def trim_outbox(self, query: str, through: int) -> None:
         self._outbox.trim(query, through)
+
+    async def keep_application(self, deployed: Deployed | None) -> None:
+        await asyncio.to_thread(DeployedApplications(self._data.path).keep, deployed)
 
     async def truncate_journal(self, after: int, *, set_aside: bool) -> None:
         if not set_aside:

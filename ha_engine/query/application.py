@@ -363,13 +363,20 @@ class QuerySpec:
 class StreamApplication:
     """All streams and queries that a node runs.
 
-    The mappings are read-only and keep the order of the application file.
+    The mappings are read-only and keep the order of the application file ``path``. ``archive`` is
+    the id of the deployed archive that has the file, or None.
     """
 
     name: str
     streams: MappingProxyType[str, StreamSpec]
     queries: MappingProxyType[str, QuerySpec]
-    directory: Path
+    path: Path
+    archive: str | None = None
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the application file, from which paths in it are relative."""
+        return self.path.parent
 
     @property
     def has_patterns(self) -> bool:

@@ -108,7 +108,7 @@ def read_application(path: Path) -> StreamApplication:
     except ApplicationError as error:
         raise ApplicationError(f"{path}: {error}") from None
     return StreamApplication(
-        parsed.name, MappingProxyType(streams), MappingProxyType(queries), path.resolve().parent
+        parsed.name, MappingProxyType(streams), MappingProxyType(queries), path.resolve()
     )
 
 

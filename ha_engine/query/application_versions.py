@@ -23,19 +23,25 @@ class PythonChanged(QueryProcessFailed):
 
 
 class ApplicationVersions:
-    """Loads the application file, and again when the node names another version of a query."""
+    """Loads the application file, and again when the node names another version of a query.
+
+    ``path`` is the file's path until the node names another one, since it runs an application that
+    was deployed (RULES.md#r37).
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._loaded: StreamApplication | None = None
 
-    def holding(self, query: str, digest: str) -> StreamApplication:
-        """Return the application in which ``query`` has the digest ``digest``.
+    def holding(self, query: str, digest: str, path: Path | None = None) -> StreamApplication:
+        """Return the application in which ``query`` has the digest ``digest``, from the file
+        ``path`` or the one before.
 
         Raises ApplicationChanged, PythonChanged.
         """
-        before = self._loaded
-        if before is not None and _holds(before, query, digest):
+        before, moved = self._loaded, path not in (None, self._path)
+        self._path = path or self._path
+        if before is not None and not moved and _holds(before, query, digest):
             return before
         now = self._load()
         if not _holds(now, query, digest):
@@ -64,6 +70,10 @@ def _holds(application: StreamApplication, query: str, digest: str) -> bool:
 
 
 def _python_changed(before: StreamApplication, now: StreamApplication) -> bool:
+    # Spark's workers import modules from the directory of the application at the process's start.
+    functions = (isinstance(spec.text, PythonFunction) for spec in now.queries.values())
+    if before.directory != now.directory and any(functions):
+        return True
     return any(
         isinstance(spec.text, PythonFunction) and not _holds(before, name, spec.digest)
         for name, spec in now.queries.items()

@@ -213,7 +213,11 @@ class QueryRunner:
         return Watermarks(self._spark, planned.spec, checkpoint)
 
     def _plan(self, command: pb.RunQuery) -> PlannedQuery:
-        application = self._versions.holding(command.query, command.digest)
+        application = self._versions.holding(
+            command.query,
+            command.digest,
+            Path(command.application) if command.application else None,
+        )
         spec = application.queries[command.query]
         options = self._options_of(command, spec)
         return plan_query(self._spark, application, spec, options, self._kafka_marks)

@@ -19,15 +19,18 @@ import pyarrow as pa
 
 from ha_engine.errors import DiskFailed, JournalDamaged
 from ha_engine.system.files import OS_FILES, Files, read_file, replace_file
-from ha_engine.types import Base, Mark, Position, QueryBase, QueryVersion
+from ha_engine.types import Base, Deployed, Mark, Position, QueryBase, QueryVersion
 
 NAME = "base.arrow"
 """The base file is in the journal's directory, so that a rename moves both together."""
-VERSION, VERSION_WITH_OFFSETS = 1, 2
-"""A file with source offsets has a version of its own, so that an older engine refuses the file.
+VERSION, VERSION_WITH_OFFSETS, VERSION_WITH_DEPLOYED = 1, 2, 3
+"""A file with source offsets, or with a deployed application, has a version of its own, so that an
+older engine refuses the file.
 
-An older engine would ignore the offsets, and read the whole source again.
+An older engine would ignore the offsets, and read the whole source again. It would also ignore the
+deployed application, and run the one in its file.
 """
+_VERSIONS = (VERSION, VERSION_WITH_OFFSETS, VERSION_WITH_DEPLOYED)
 DIGEST_BYTES = 32
 _KEY = b"ha_engine.base"
 
@@ -47,6 +50,8 @@ class JournalBase(NamedTuple):
 def encode(found: JournalBase) -> bytes:
     base, producers, offsets = found
     version = VERSION_WITH_OFFSETS if offsets else VERSION
+    if base.deployed is not None:
+        version = VERSION_WITH_DEPLOYED
     tree = {"version": version, **asdict(base), "offsets": list(offsets)}
     metadata = {_KEY: json.dumps(tree).encode()}
     sink = pa.BufferOutputStream()
@@ -70,7 +75,7 @@ def decode(encoded: bytes) -> JournalBase:
         with pa.ipc.open_file(pa.py_buffer(content)) as reader:
             table = reader.read_all()
         tree = json.loads(table.schema.metadata[_KEY])
-        if tree.pop("version") not in (VERSION, VERSION_WITH_OFFSETS):
+        if tree.pop("version") not in _VERSIONS:
             raise ValueError("the file has another format version")
         offsets = tuple(map(_offset, tree.get("offsets", ())))
         return JournalBase(_from_tree(tree), table.replace_schema_metadata(None), offsets)
@@ -113,6 +118,7 @@ def _from_tree(tree: dict[str, Any]) -> Base:
         tree["application"],
         tuple(map(_query, tree["queries"])),
         tuple((query, number) for query, number in tree["skips"]),
+        Deployed(**tree["deployed"]) if tree.get("deployed") else None,
     )
 
 

@@ -69,7 +69,8 @@ class Manifest:
     """The manifest of a snapshot at ``position`` in the journal.
 
     No query needs a record at or before ``position`` (RULES.md#r28). ``application`` is the digest
-    of the application. ``runtime`` has the version of each software component. ``kept_at`` is the
+    of the application, and ``archive`` the id of the deployed archive that has it, or None.
+    ``runtime`` has the version of each software component. ``kept_at`` is the
     URL of the place with the files ``kept``.
     """
 
@@ -82,6 +83,7 @@ class Manifest:
     files: tuple[StoredFile, ...]
     kept_at: str = ""
     kept: tuple[KeptFile, ...] = ()
+    archive: str | None = None
 
     @property
     def size(self) -> int:
@@ -118,6 +120,7 @@ def encode(manifest: Manifest) -> tuple[bytes, bytes]:
         "queries": [[q.query, q.number, q.lineage, q.digest] for q in manifest.queries],
         "files": [[f.path, f.size, [d.hex() for d in f.chunks]] for f in manifest.files],
         "kept_at": manifest.kept_at,
+        "archive": manifest.archive,
         "kept": [[f.path, f.size, f.key, f.version] for f in manifest.kept],
     }
     encoded = gzip.compress(json.dumps(tree).encode(), mtime=0)
@@ -153,6 +156,7 @@ def _from_tree(tree: Any) -> Manifest:
         tuple(_file(*file) for file in tree["files"]),
         tree.get("kept_at", ""),
         tuple(KeptFile(*file) for file in tree.get("kept", ())),
+        tree.get("archive"),
     )
 
 

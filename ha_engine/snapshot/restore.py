@@ -104,7 +104,8 @@ class RestoredState:
 class Restoring:
     """Restores a revision of a snapshot; every call blocks.
 
-    ``application`` is the digest of this node's application. The function ``objection`` returns the
+    ``application`` is the digest of this node's application, and ``archive`` the id of the archive
+    if it was deployed. The function ``objection`` returns the
     reason why this node cannot continue a revision's state under any application, or None.
     ``continued`` has the states of earlier actives that this node has continued.
     ``clock`` measures the duration of a restore, in seconds.
@@ -116,6 +117,7 @@ class Restoring:
     group: str
     application: str
     objection: Callable[[Manifest], str | None]
+    archive: str | None = None
     transfer: Transfer = field(default_factory=Transfer)
     counts: SnapshotCounters = field(default_factory=SnapshotCounters)
     files: Files = OS_FILES
@@ -308,9 +310,11 @@ class Restoring:
         """Refuse a revision of another application, whose queries may need other state.
 
         ``restore_state`` does not need this check, since the lineage identifies the state of its
-        query.
+        query. A group with a deployed application does not need it, since the journal brings the
+        application that fits (RULES.md#r37).
         """
-        if manifest.application != self.application:
+        deployed = manifest.archive is not None or self.archive is not None
+        if manifest.application != self.application and not deployed:
             raise SnapshotUnfit(
                 f"the revision was taken under the application {manifest.application[:8]}, "
                 f"but this node runs {self.application[:8]}, whose queries may need other state"

@@ -65,6 +65,7 @@ class Facts:
     application: str
     runtime: Mapping[str, str]
     queries: tuple[CapturedQuery, ...]
+    archive: str | None = None
 
 
 class RevisionStore(RevisionSource, ChunkWriter, Protocol):
@@ -273,6 +274,7 @@ class SnapshotService:
             stored,
             self._capture.objects.checkpoints.bucket.where if self._capture.objects else "",
             kept,
+            facts.archive,
         )
         encoded, digest = encode(manifest)
         size = manifest.size

@@ -13,27 +13,32 @@
     transport.py    the network between nodes, as the stage uses it
     grpc_transport.py  the same over gRPC
     channel.py      the gRPC channel to a peer
+    peer_calls.py   the other calls of a peer, and who may make them
     forwarding.py   sends the requests of producers to a peer that is the active
+    checking.py     asks a peer whether it could run an application
     credentials.py  TLS certificates
 
 The node with the smaller id dials the node with the greater id. The sync stage only moves bytes,
 and the core makes all decisions. A fault of a peer ends the link to that peer, and never the node.
 """
 
+from ha_engine.sync.checking import ApplicationChecks
 from ha_engine.sync.event_sync import EventSync, Owner
-from ha_engine.sync.forwarding import Forwarded, Forwarder
+from ha_engine.sync.forwarding import Forwarder
 from ha_engine.sync.grpc_transport import GrpcTransport
 from ha_engine.sync.hello import Hello
 from ha_engine.sync.link import Traffic
+from ha_engine.sync.peer_calls import PeerCalls
 from ha_engine.sync.report import QueryReport, Report
 
 __all__ = [
+    "ApplicationChecks",
     "EventSync",
-    "Forwarded",
     "Forwarder",
     "GrpcTransport",
     "Hello",
     "Owner",
+    "PeerCalls",
     "QueryReport",
     "Report",
     "Traffic",

@@ -274,7 +274,7 @@ class EventSync:
         self._traffic[peer].connected = True
         self._traffic[peer].links += 1
         log.info("peer connected", peer=peer, process=theirs.process, address=theirs.address)
-        self._owner.handle(on.PeerConnected(peer))
+        self._owner.handle(on.PeerConnected(peer, theirs.archive or None))
         link.send(report_frame(self._owner.report()))
 
     def _lost(self, link: Link, reason: str) -> None:

@@ -5,16 +5,13 @@ They have a gRPC stream of their own, so that no message of the cores waits for 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import grpc
+from typing import TYPE_CHECKING
 
 from ha_engine.client.exchange import Exchange
 from ha_engine.client.transport import NoAnswer
 from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.sync.channel import channel_to
+from ha_engine.sync.peer_calls import naming
 from ha_engine.v1 import sync_pb2 as pb
 from ha_engine.v1 import sync_pb2_grpc as rpc
 from ha_engine.v1.ingest_pb2 import PublishAnswer
@@ -25,29 +22,13 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 5.0
 """An answer comes after this time at the latest, and after a commit of an active whose passive has
 just gone (``event_sync.sync_timeout``)."""
-NODE, PROCESS = "ha-engine-node", "ha-engine-process"
-
-
-@dataclass(frozen=True, slots=True)
-class Forwarded:
-    """How a node treats forwarded requests. ``admits`` says of the name and the process of a node
-    whether they have a link to this one."""
-
-    admits: Callable[[str, str], bool]
-    store: Callable[[pb.ForwardRequest], Awaitable[PublishAnswer]]
-
-
-def caller_of(context: grpc.aio.ServicerContext[Any, Any]) -> tuple[str, str]:
-    """The name and the process of the node that calls."""
-    said = dict(context.invocation_metadata() or ())
-    return str(said.get(NODE, "")), str(said.get(PROCESS, ""))
 
 
 class Forwarder:
     """Forwards requests from this ``node``, with one gRPC stream to each peer."""
 
     def __init__(self, config: EventSyncConfig, node: str, process: str) -> None:
-        self._config, self._metadata = config, ((NODE, node), (PROCESS, process))
+        self._config, self._metadata = config, naming(node, process)
         self._exchanges: dict[str, Exchange[pb.ForwardRequest]] = {}
         self.patience = max(ANSWER_SECONDS, 2 * config.sync_timeout + 1)
         self._closed = False

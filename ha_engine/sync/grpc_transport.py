@@ -12,12 +12,16 @@ import grpc
 from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.sync import credentials
 from ha_engine.sync.channel import channel_to
-from ha_engine.sync.forwarding import Forwarded, caller_of
+from ha_engine.sync.peer_calls import PeerCalls, caller_of
 from ha_engine.sync.transport import Refused, Serve
 from ha_engine.sync.wire import ClientWire, ServerWire, WireBroken, names_of, options
 from ha_engine.v1 import sync_pb2_grpc as rpc
 from ha_engine.v1.ingest_pb2 import PublishAnswer
-from ha_engine.v1.sync_pb2 import ForwardRequest
+from ha_engine.v1.sync_pb2 import (
+    CheckApplicationReply,
+    CheckApplicationRequest,
+    ForwardRequest,
+)
 from ha_engine.web.answered_stream import AnsweredStream
 from ha_engine.web.grpc_port import GRACE_SECONDS, add_port
 
@@ -49,11 +53,11 @@ _DISTRUST = {
 class GrpcTransport:
     """The transport of a node process with the settings ``config``.
 
-    Without ``forwarded`` the node takes no requests that peers forward.
+    Without ``calls`` peers can only open streams.
     """
 
-    def __init__(self, config: EventSyncConfig, forwarded: Forwarded | None = None) -> None:
-        self._config, self._forwarded = config, forwarded
+    def __init__(self, config: EventSyncConfig, calls: PeerCalls | None = None) -> None:
+        self._config, self._calls = config, calls
         self._server: grpc.aio.Server | None = None
 
     async def listen(self, serve: Serve) -> int:
@@ -67,7 +71,7 @@ class GrpcTransport:
             options=[*options(self._config.sync_timeout), *bounds],
             maximum_concurrent_rpcs=CALLS_MAX,
         )
-        servicer = _Servicer(serve, self._forwarded, tls=self._config.tls.given)
+        servicer = _Servicer(serve, self._calls, tls=self._config.tls.given)
         rpc.add_EventSyncServicer_to_server(servicer, server)
         trusted = credentials.for_server(self._config.tls)
         port = add_port(server, self._config.listen, trusted, "event_sync")
@@ -100,8 +104,8 @@ class GrpcTransport:
 
 
 class _Servicer(rpc.EventSyncServicer):
-    def __init__(self, serve: Serve, forwarded: Forwarded | None, *, tls: bool) -> None:
-        self._serve, self._forwarded, self._tls = serve, forwarded, tls
+    def __init__(self, serve: Serve, calls: PeerCalls | None, *, tls: bool) -> None:
+        self._serve, self._calls, self._tls = serve, calls, tls
 
     async def Sync(  # type: ignore[override]  # noqa: N802
         self, request_iterator: object, context: Context
@@ -111,8 +115,8 @@ class _Servicer(rpc.EventSyncServicer):
     async def Forward(  # type: ignore[override]  # noqa: N802
         self, request_iterator: Requests, context: Context
     ) -> None:
-        forwarded = self._forwarded
-        if forwarded is None or not self._is_peer(forwarded, context):
+        store = None if self._calls is None else self._calls.store
+        if store is None or not self._is_peer(context):
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "only a peer of this node may forward events, and only with receive.forward here",
@@ -121,17 +125,26 @@ class _Servicer(rpc.EventSyncServicer):
             request_iterator, context, FORWARDED_MAX
         )
 
-        async def store(request: ForwardRequest) -> None:
-            await stream.answer(await forwarded.store(request))
+        async def answer(request: ForwardRequest) -> None:
+            await stream.answer(await store(request))
 
         async with asyncio.TaskGroup() as storing:
             async for request in stream.requests():
-                storing.create_task(store(request))
+                storing.create_task(answer(request))
 
-    def _is_peer(self, forwarded: Forwarded, context: Context) -> bool:
+    async def CheckApplication(  # noqa: N802
+        self, request: CheckApplicationRequest, context: Context
+    ) -> CheckApplicationReply:
+        if self._calls is None or not self._is_peer(context):
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, "only a peer of this node may ask"
+            )
+        return await self._calls.check(request)
+
+    def _is_peer(self, context: Context) -> bool:
         node, process = caller_of(context)
         certified = names_of(context) if self._tls else {node}
-        return node in certified and forwarded.admits(node, process)
+        return self._calls is not None and node in certified and self._calls.admits(node, process)
 
 
 def _meaning(peer: str, address: str, details: str) -> Refused | WireBroken:

@@ -25,7 +25,8 @@ class Hello:
 
     ``group_id`` is empty before the group has a lease row. ``runtime`` maps names of software
     components to versions. ``application`` and ``config`` are hex digests, and ``address`` is only
-    for messages to people.
+    for messages to people. ``archive`` is the id of the deployed archive that has the application,
+    or empty if it is in a file on the host.
     """
 
     engine: str
@@ -38,6 +39,7 @@ class Hello:
     config: str
     runtime: Mapping[str, str]
     address: str
+    archive: str = ""
     protocol_min: int = PROTOCOL_MIN
     protocol_max: int = PROTOCOL_MAX
 
@@ -56,6 +58,7 @@ def to_sync_frame(hello: Hello) -> pb.SyncFrame:
         config=hello.config,
         runtime=hello.runtime,
         address=hello.address,
+        archive=hello.archive,
     )
     return pb.SyncFrame(hello=frame)
 
@@ -64,7 +67,7 @@ def from_sync_frame(frame: pb.Hello) -> Hello:
     """Decode a Hello. Raises MalformedFrame when a text is longer than any name or digest."""
     hello = _from_frame(frame)
     texts = [hello.engine, hello.group, hello.group_id, hello.node, hello.process]
-    texts += [hello.journal_id, hello.application, hello.config, hello.address]
+    texts += [hello.journal_id, hello.application, hello.config, hello.address, hello.archive]
     texts += [text for pair in hello.runtime.items() for text in pair]
     if any(len(text) > _TEXT_MAX for text in texts) or len(hello.runtime) > _TEXT_MAX:
         raise MalformedFrame("the peer's Hello is too long")
@@ -83,6 +86,7 @@ def _from_frame(frame: pb.Hello) -> Hello:
         frame.config,
         dict(frame.runtime),
         frame.address,
+        frame.archive,
         frame.protocol_min,
         frame.protocol_max,
     )
@@ -174,7 +178,8 @@ def _of_group(ours: Hello, theirs: Hello) -> str | None:
 
 
 def _of_batches(ours: Hello, theirs: Hello) -> str | None:
-    if theirs.application != ours.application:
+    # RULES.md#r37: of two deployments, the older one is about to be replaced.
+    if theirs.application != ours.application and theirs.archive == ours.archive:
         return (
             f"{theirs.node} runs the application {_short(theirs.application)}, but this node runs "
             f"{_short(ours.application)}; give both the same application file and restart them"

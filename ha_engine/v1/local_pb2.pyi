@@ -101,6 +101,7 @@ class RunQuery(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    APPLICATION_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     lineage: _builtins.str
     initial_mark: _builtins.int
@@ -115,6 +116,8 @@ class RunQuery(_message.Message):
     """The epoch of the active, if only the active runs the query; else 0 (docs/RULES.md#r33)."""
     buckets: _builtins.bool
     """Spark's tasks write the rows to the query's sink (docs/RULES.md#r34)."""
+    application: _builtins.str
+    """The path of the application file with the query; empty for the one of the process's start."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StatePartitions]:
         """In the order of `after`; before the first, the config has the number (docs/RULES.md#r35)."""
@@ -131,10 +134,11 @@ class RunQuery(_message.Message):
         epoch: _builtins.int = ...,
         buckets: _builtins.bool = ...,
         partitions: _abc.Iterable[Global___StatePartitions] | None = ...,
+        application: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "digest", b"digest", "epoch", b"epoch", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "partitions", b"partitions", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "buckets", b"buckets", "digest", b"digest", "epoch", b"epoch", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "partitions", b"partitions", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

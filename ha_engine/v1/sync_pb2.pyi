@@ -21,6 +21,72 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class CheckApplicationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARCHIVE_FIELD_NUMBER: _builtins.int
+    archive: _builtins.bytes
+    """A ZIP file with the application's files."""
+    def __init__(
+        self,
+        *,
+        archive: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive", b"archive"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckApplicationRequest: _TypeAlias = CheckApplicationRequest  # noqa: Y015
+
+@_typing.final
+class CheckApplicationReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class FactsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
+    problem: _builtins.str
+    """Why the node cannot run the application; empty if it can."""
+    @_builtins.property
+    def facts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The application's digest, and the version of each plug-in that it uses."""
+
+    def __init__(
+        self,
+        *,
+        problem: _builtins.str = ...,
+        facts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts", "problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckApplicationReply: _TypeAlias = CheckApplicationReply  # noqa: Y015
+
+@_typing.final
 class ForwardRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -211,6 +277,7 @@ class Hello(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     RUNTIME_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    ARCHIVE_FIELD_NUMBER: _builtins.int
     protocol_min: _builtins.int
     """Versions of this protocol that the sender speaks; the highest that both speak is used (docs/RULES.md#r32)."""
     protocol_max: _builtins.int
@@ -228,6 +295,8 @@ class Hello(_message.Message):
     """Digest of the settings that must be equal on every node."""
     address: _builtins.str
     """Where the sender says that it listens."""
+    archive: _builtins.str
+    """Id of the deployed archive that has the application; empty if the host has it in a file."""
     @_builtins.property
     def runtime(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Versions of what computes a batch: python, spark, java, ..."""
@@ -247,10 +316,11 @@ class Hello(_message.Message):
         config: _builtins.str = ...,
         runtime: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         address: _builtins.str = ...,
+        archive: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "application", b"application", "config", b"config", "engine", b"engine", "group", b"group", "group_id", b"group_id", "journal_id", b"journal_id", "node", b"node", "process", b"process", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "runtime", b"runtime"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "application", b"application", "archive", b"archive", "config", b"config", "engine", b"engine", "group", b"group", "group_id", b"group_id", "journal_id", b"journal_id", "node", b"node", "process", b"process", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "runtime", b"runtime"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,6 +45,11 @@ class EventSyncStub:
                 request_serializer=ha__engine_dot_v1_dot_sync__pb2.ForwardRequest.SerializeToString,
                 response_deserializer=ha__engine_dot_v1_dot_ingest__pb2.PublishAnswer.FromString,
                 _registered_method=True)
+        self.CheckApplication = channel.unary_unary(
+                '/ha_engine.v1.EventSync/CheckApplication',
+                request_serializer=ha__engine_dot_v1_dot_sync__pb2.CheckApplicationRequest.SerializeToString,
+                response_deserializer=ha__engine_dot_v1_dot_sync__pb2.CheckApplicationReply.FromString,
+                _registered_method=True)
 
 
 class EventSyncServicer:
@@ -67,6 +72,13 @@ class EventSyncServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckApplication(self, request, context):
+        """The active asks before it deploys an application. The caller names itself as in Forward.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EventSyncServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +91,11 @@ def add_EventSyncServicer_to_server(servicer, server):
                     servicer.Forward,
                     request_deserializer=ha__engine_dot_v1_dot_sync__pb2.ForwardRequest.FromString,
                     response_serializer=ha__engine_dot_v1_dot_ingest__pb2.PublishAnswer.SerializeToString,
+            ),
+            'CheckApplication': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckApplication,
+                    request_deserializer=ha__engine_dot_v1_dot_sync__pb2.CheckApplicationRequest.FromString,
+                    response_serializer=ha__engine_dot_v1_dot_sync__pb2.CheckApplicationReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +152,33 @@ class EventSync:
             '/ha_engine.v1.EventSync/Forward',
             ha__engine_dot_v1_dot_sync__pb2.ForwardRequest.SerializeToString,
             ha__engine_dot_v1_dot_ingest__pb2.PublishAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckApplication(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ha_engine.v1.EventSync/CheckApplication',
+            ha__engine_dot_v1_dot_sync__pb2.CheckApplicationRequest.SerializeToString,
+            ha__engine_dot_v1_dot_sync__pb2.CheckApplicationReply.FromString,
             options,
             channel_credentials,
             insecure,

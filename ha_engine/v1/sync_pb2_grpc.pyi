@@ -43,6 +43,8 @@ class EventSyncStub:
     the metadata, by its node and the process that has the Sync stream. The receiver stores the
     requests in their order if it is the active, and answers each.
     """
+    CheckApplication: _grpc.UnaryUnaryMultiCallable[_sync_pb2.CheckApplicationRequest, _sync_pb2.CheckApplicationReply]
+    """The active asks before it deploys an application. The caller names itself as in Forward."""
 
 @_typing.type_check_only
 class EventSyncAsyncStub(EventSyncStub):
@@ -56,6 +58,8 @@ class EventSyncAsyncStub(EventSyncStub):
     the metadata, by its node and the process that has the Sync stream. The receiver stores the
     requests in their order if it is the active, and answers each.
     """
+    CheckApplication: _aio.UnaryUnaryMultiCallable[_sync_pb2.CheckApplicationRequest, _sync_pb2.CheckApplicationReply]  # type: ignore[assignment]
+    """The active asks before it deploys an application. The caller names itself as in Forward."""
 
 class EventSyncServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -78,5 +82,13 @@ class EventSyncServicer(metaclass=_abc_1.ABCMeta):
         the metadata, by its node and the process that has the Sync stream. The receiver stores the
         requests in their order if it is the active, and answers each.
         """
+
+    @_abc_1.abstractmethod
+    def CheckApplication(
+        self,
+        request: _sync_pb2.CheckApplicationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sync_pb2.CheckApplicationReply, _abc.Awaitable[_sync_pb2.CheckApplicationReply]]:
+        """The active asks before it deploys an application. The caller names itself as in Forward."""
 
 def add_EventSyncServicer_to_server(servicer: EventSyncServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -16,14 +16,14 @@ from ha_engine.receive.decode import Format
 from ha_engine.receive.forwarding import LANES, ForwardingStore, store_forwarded
 from ha_engine.receive.gate import Receipt
 from ha_engine.receive.intake import Intake, SubmissionIdentity
-from ha_engine.sync import Forwarded, Forwarder, GrpcTransport
+from ha_engine.sync import Forwarder, GrpcTransport, PeerCalls
 from ha_engine.sync.wire import Wire
 from ha_engine.types import Position
 from ha_engine.v1 import ingest_pb2 as pb
 from ha_engine.v1 import sync_pb2
 from tests.receive.solo import Solo
 from tests.receive.test_receive_http import EVENT
-from tests.sync.pair import plain
+from tests.sync.pair import no_check, plain
 from tests.waiting import async_wait_until
 
 FLIGHTS = [EVENT.replace(b"1545", b"%d" % number) for number in range(50)]
@@ -50,7 +50,7 @@ class TwoNodes:
 
     async def start(self) -> None:
         admits = {("passive", PROCESS)}
-        forwarded = Forwarded(lambda node, process: (node, process) in admits, self._take)
+        forwarded = PeerCalls(lambda node, process: (node, process) in admits, no_check, self._take)
         self.transport = GrpcTransport(plain({"passive": 1}), forwarded)
         self.port = await self.transport.listen(no_link)
         self.forwarder = Forwarder(plain({"active": self.port}), "passive", PROCESS)

@@ -19,9 +19,15 @@ from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.sync import EventSync, Hello, Report
 from ha_engine.types import ORIGIN, Position, Record
+from ha_engine.v1.sync_pb2 import CheckApplicationReply, CheckApplicationRequest
 
 EPOCH = 1
 ROOM_BYTES = 64 << 20
+
+
+async def no_check(request: CheckApplicationRequest) -> CheckApplicationReply:
+    """Answer no question about an application."""
+    raise AssertionError
 
 
 def hello(node: str, **others: object) -> Hello:

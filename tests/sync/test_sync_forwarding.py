@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ha_engine.client.transport import NoAnswer
-from ha_engine.sync import Forwarded, Forwarder, GrpcTransport
+from ha_engine.sync import Forwarder, GrpcTransport, PeerCalls
 from ha_engine.sync.wire import Wire
 from ha_engine.v1.ingest_pb2 import EventsStored, PublishAnswer
 from ha_engine.v1.sync_pb2 import ForwardRequest
 from tests.sync.authority import Authority
+from tests.sync.pair import no_check
 from tests.sync.test_sync_tls import secured
 
 
@@ -33,7 +34,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 async def port(authority: Authority) -> AsyncIterator[int]:
     """The port of node-b, which admits every process of node-a."""
     config = secured({"node-a": 1}, authority.files("node-b"))
-    transport = GrpcTransport(config, Forwarded(lambda node, _: node == "node-a", answered))
+    transport = GrpcTransport(
+        config, PeerCalls(lambda node, _: node == "node-a", no_check, answered)
+    )
     yield await transport.listen(no_link)
     await transport.stop()
 

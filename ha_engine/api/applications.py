@@ -1,0 +1,149 @@
+"""The HTTP routes of deployments: one deploys an application, the others show what is deployed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from ha_engine.api import requests
+from ha_engine.api.bodies import ApplicationBody, ArchiveBody, DeployAccepted, NotHere
+from ha_engine.auth import Right
+from ha_engine.core import Core
+from ha_engine.deploy import Archive, DeployedApplications
+from ha_engine.deploy.archive import ARCHIVE_BYTES_MAX
+from ha_engine.errors import ApplicationError, EngineError, NotActive
+from ha_engine.query.application import StreamApplication
+from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
+
+ZIP = "application/zip"
+_BY = Parameter(
+    "by",
+    "query",
+    "Name of the operator, which the node records.",
+    Annotated[str, Field(max_length=128)],
+)
+_ON_CHANGE = Parameter(
+    "on_change",
+    "query",
+    "What happens to the state of each changed query that does not say it itself.",
+    Literal["keep", "reset"],
+)
+_ALLOW_ABSENT = Parameter(
+    "allow_absent", "query", "Deploy although a node of the group is not connected.", bool
+)
+_NUMBER = Parameter("number", "path", "Number of the deployment.", int)
+_SHOW = Operation(
+    "application",
+    "Show the application of this node, and the deployments.",
+    {200: Answer("The application.", ApplicationBody)},
+    needs=Right.READ,
+)
+_DEPLOY = Operation(
+    "deploy",
+    "Deploy an application to every node. The active checks it first, which takes some seconds.",
+    {
+        200: Answer("Every member has the application, and the nodes move to it.", DeployAccepted),
+        400: Answer("The archive or the application is not valid. Nothing has changed."),
+        409: Answer(
+            "This node is not the active, or a node cannot run the application. Nothing has "
+            "changed.",
+            NotHere,
+        ),
+        **{status: answer for status, answer in requests.REFUSED.items() if status == 408},
+        413: Answer(f"The archive has more than {ARCHIVE_BYTES_MAX} bytes."),
+    },
+    [_BY, _ON_CHANGE, _ALLOW_ABSENT],
+    {ZIP: bytes},
+    needs_body=True,
+)
+_ARCHIVE = Operation(
+    "archive",
+    "Get the files of a deployment.",
+    {
+        200: Answer("The files.", ArchiveBody),
+        404: Answer("This node does not have the deployment."),
+    },
+    [_NUMBER],
+)
+
+
+class Deploying(Protocol):
+    """The deployments of a node. ``deployed`` is the newest one in its journal."""
+
+    store: DeployedApplications
+
+    @property
+    def deployed(self) -> Mapping[str, Any] | None: ...
+
+    async def deploy(
+        self, archive: Archive, by: str, on_change: str | None, *, allow_absent: bool
+    ) -> int: ...
+
+
+def application_routes(
+    core: Core, application: StreamApplication, deployments: Deploying
+) -> list[OperationRoute]:
+    """``GET`` and ``POST /v1/application``, and ``GET /v1/application/{number}/archive``."""
+
+    async def show(request: Request) -> JSONResponse:
+        history = await asyncio.to_thread(deployments.store.history)
+        return JSONResponse(
+            {
+                "node": core.identity.node,
+                "name": application.name,
+                "digest": application.digest,
+                "archive": application.archive,
+                "deployed": deployments.deployed,
+                "history": history,
+            }
+        )
+
+    async def deploy(request: Request) -> JSONResponse:
+        content = await requests.read_bytes(request, ARCHIVE_BYTES_MAX)
+        by, on_change, allow_absent = _asked(request)
+        try:
+            archive = Archive.read(content)
+            number = await deployments.deploy(archive, by, on_change, allow_absent=allow_absent)
+        except NotActive as error:
+            return JSONResponse({"error": str(error), "active": core.lease.active_url}, 409)
+        except ApplicationError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        except EngineError as error:
+            return JSONResponse({"error": str(error), "active": None}, 409)
+        deployed = deployments.deployed
+        name = "" if deployed is None else deployed["name"]
+        return JSONResponse({"number": number, "id": archive.id, "name": name})
+
+    async def archive(request: Request) -> JSONResponse:
+        number = request.path_params["number"]
+        try:
+            found = await asyncio.to_thread(deployments.store.archive, number)
+        except ApplicationError as error:
+            return JSONResponse({"error": str(error)}, 404)
+        return JSONResponse({"number": number, "id": found.id, "archive": found.text})
+
+    return [
+        OperationRoute("/v1/application", show, _SHOW, "GET"),
+        OperationRoute("/v1/application", deploy, _DEPLOY, "POST"),
+        OperationRoute("/v1/application/{number:int}/archive", archive, _ARCHIVE, "GET"),
+    ]
+
+
+def _asked(request: Request) -> tuple[str, str | None, bool]:
+    """The parameters by, on_change and allow_absent. Raises HTTPException."""
+    given = request.query_params
+    by, on_change = given.get("by", "operator"), given.get("on_change")
+    absent = given.get("allow_absent", "false")
+    if not by or len(by) > 128 or not by.isprintable():
+        raise HTTPException(400, "by must be a name of at most 128 characters")
+    if on_change not in (None, "keep", "reset"):
+        raise HTTPException(400, "on_change must be keep or reset")
+    if absent not in ("true", "false"):
+        raise HTTPException(400, "allow_absent must be true or false")
+    return by, on_change, absent == "true"

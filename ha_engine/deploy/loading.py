@@ -1,0 +1,52 @@
+"""Load the application that a node runs: the deployed one, or that of the file in its config."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from ha_engine.config import Config
+from ha_engine.deploy.archive import Archive
+from ha_engine.deploy.store import DeployedApplications
+from ha_engine.errors import ApplicationError
+from ha_engine.query.application import OnChange, StreamApplication, load_application
+
+
+def application_of(config: Config) -> StreamApplication:
+    """Load the application that the node with ``config`` runs after its next start. Raises
+    ApplicationError."""
+    found = DeployedApplications(config.node.data_dir).current()
+    if found is None:
+        return load_application(config.application)
+    path, deployed = found
+    application = replace(load_application(path), archive=deployed["id"])
+    return _with_default(application, deployed["on_change"])
+
+
+def _with_default(application: StreamApplication, on_change: str | None) -> StreamApplication:
+    """The application, each of whose queries without an ``on_change`` has this one."""
+    if on_change is None:
+        return application
+    default = OnChange(on_change)
+    queries = {
+        name: replace(query, on_change=query.on_change or default)
+        for name, query in application.queries.items()
+    }
+    return replace(application, queries=MappingProxyType(queries))
+
+
+@contextmanager
+def unpacked(archive: Archive, on_change: str | None = None) -> Iterator[StreamApplication]:
+    """Unpack ``archive`` for the time of a check, and load its application. ``on_change`` is as in
+    ``types.Deployed``. Raises ApplicationError, whose paths are those in the archive."""
+    with tempfile.TemporaryDirectory(prefix="ha-engine-deploy-") as directory:
+        path = archive.unpack(Path(directory).resolve())
+        try:
+            application = load_application(path)
+        except ApplicationError as error:
+            raise ApplicationError(str(error).replace(f"{path.parent}/", "")) from None
+        yield _with_default(replace(application, archive=archive.id), on_change)

@@ -1,0 +1,106 @@
+"""The applications that were deployed to a node, in its data directory.
+
+    applications/current.json           which of them the node runs
+    applications/7-1f0c.../deployed.json   who deployed it, and when
+    applications/7-1f0c.../archive.zip
+    applications/7-1f0c.../files/       the unpacked archive
+
+The journal decides which application a node runs. This directory only lets the next process start
+with it at once, so a lost or older directory costs one more restart (RULES.md#r37).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ha_engine.deploy.archive import APPLICATION, Archive
+from ha_engine.errors import ApplicationError
+from ha_engine.system.disk import disk
+from ha_engine.system.files import make_directory, replace_file
+from ha_engine.types import Deployed
+
+KEPT = 20
+"""So many deployments stay on the disk for ``app rollback`` and ``app diff``."""
+_CURRENT, _META, _ZIP, _FILES = "current.json", "deployed.json", "archive.zip", "files"
+
+
+class DeployedApplications:
+    """The directory ``applications`` of the data directory ``home``. All methods block, and raise
+    DiskFailed."""
+
+    def __init__(self, home: Path) -> None:
+        self._directory = home / "applications"
+
+    def current(self) -> tuple[Path, dict[str, Any]] | None:
+        """The path of the application that this node runs, and the fields of its deployment but
+        the archive. None if the node runs the application of the file in its config."""
+        found = _read(self._directory / _CURRENT)
+        if found is None:
+            return None
+        place = self._directory / found["place"]
+        meta = _read(place / _META)
+        return None if meta is None else (place / _FILES / APPLICATION, meta)
+
+    def keep(self, deployed: Deployed | None) -> None:
+        """Make ``deployed`` the application of the next start, or that of the config's file if it
+        is None. Raises ApplicationError if its archive is damaged."""
+        with disk(self._directory):
+            if deployed is None:
+                (self._directory / _CURRENT).unlink(missing_ok=True)
+                return
+            make_directory(self._directory)
+            place = f"{deployed.number}-{deployed.id[:16]}"
+            if not (self._directory / place).exists():
+                self._add(place, deployed)
+            current = json.dumps({"place": place}).encode()
+            replace_file(self._directory / _CURRENT, [current])
+            self._remove_old(place)
+
+    def history(self) -> list[dict[str, Any]]:
+        """The fields of each kept deployment but its archive, newest first."""
+        found = (_read(one / _META) for one in self._directory.glob("*-*"))
+        return sorted((one for one in found if one), key=lambda one: -one["number"])
+
+    def archive(self, number: int) -> Archive:
+        """The archive of deployment ``number``. Raises ApplicationError if this node does not have
+        it."""
+        for meta in self.history():
+            if meta["number"] == number:
+                place = self._directory / f"{number}-{meta['id'][:16]}" / _ZIP
+                with disk(place):
+                    return Archive.read(place.read_bytes())
+        raise ApplicationError(
+            f"this node does not have deployment {number}; 'ha-engine app history' lists those "
+            "that it has"
+        )
+
+    def _add(self, place: str, deployed: Deployed) -> None:
+        """Make the directory of a deployment, which a rename makes visible as a whole."""
+        draft = self._directory / f".{place}"
+        shutil.rmtree(draft, ignore_errors=True)
+        archive = Archive.from_text(deployed.archive)
+        (draft / _FILES).mkdir(parents=True)
+        archive.unpack(draft / _FILES)
+        (draft / _ZIP).write_bytes(archive.content)
+        meta = {name: value for name, value in asdict(deployed).items() if name != "archive"}
+        (draft / _META).write_text(json.dumps(meta), encoding="utf-8")
+        draft.rename(self._directory / place)
+
+    def _remove_old(self, current: str) -> None:
+        for meta in self.history()[KEPT:]:
+            place = f"{meta['number']}-{meta['id'][:16]}"
+            if place != current:
+                shutil.rmtree(self._directory / place, ignore_errors=True)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A file of this module, or None if it is missing or was not completely written."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

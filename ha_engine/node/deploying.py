@@ -1,0 +1,211 @@
+"""Deploy an application to every node of the group (RULES.md#r37).
+
+The active checks the application as ``ha-engine app check`` does, asks each member whether it could
+run it, and then appends one record with the application's files. The core brings every node to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ha_engine.config import Config
+from ha_engine.core import Core, QueryPlan
+from ha_engine.core import inputs as on
+from ha_engine.deploy import (
+    Archive,
+    DeployedApplications,
+    differences,
+    requirements_of,
+    unpacked,
+)
+from ha_engine.errors import ApplicationError, DeploymentRefused, EngineError, NotActive
+from ha_engine.node.check import require_usable
+from ha_engine.query.application import StreamApplication
+from ha_engine.sync import ApplicationChecks
+from ha_engine.v1 import sync_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+NICE = 10
+"""The check starts Spark, which must not slow down the queries that run."""
+UNDECIDED = (
+    "a changed query must say what happens to its state; give it 'on_change: keep' or "
+    "'on_change: reset', or deploy with --on-change: "
+)
+
+
+async def check_request(
+    config: Config, request: pb.CheckApplicationRequest
+) -> pb.CheckApplicationReply:
+    """Answer a peer that asks whether this node could run an application."""
+
+    def check() -> dict[str, str]:
+        with unpacked(Archive.read(request.archive)) as application:
+            require_usable(config, application)
+            return requirements_of(application)
+
+    try:
+        return pb.CheckApplicationReply(facts=await asyncio.to_thread(check))
+    except EngineError as error:
+        return pb.CheckApplicationReply(problem=str(error))
+
+
+class Deployments:
+    """Deploys applications while this node is the active. ``plans_of`` makes the plans of an
+    application's queries. ``committed`` waits for the commit of a record, or raises NotActive."""
+
+    def __init__(
+        self,
+        config: Config,
+        core: Core,
+        handle: Callable[[on.Input], None],
+        committed: Callable[[int], Awaitable[None]],
+        peers: ApplicationChecks,
+        plans_of: Callable[[StreamApplication], Iterable[QueryPlan]],
+    ) -> None:
+        self._config, self._core, self._handle, self._committed = config, core, handle, committed
+        self._peers, self._plans_of = peers, plans_of
+        self._one_by_one = asyncio.Lock()
+        self.store = DeployedApplications(config.node.data_dir)
+
+    @property
+    def deployed(self) -> Mapping[str, Any] | None:
+        """The newest deployment in this node's journal, without its archive."""
+        found = self._core.deployment.versions.deployed
+        if found is None:
+            return None
+        return {
+            "number": found.number,
+            "id": found.id,
+            "name": found.name,
+            "by": found.by,
+            "at_us": found.at_us,
+            "on_change": found.on_change,
+        }
+
+    async def deploy(
+        self, archive: Archive, by: str, on_change: str | None = None, *, allow_absent: bool = False
+    ) -> int:
+        """Check and deploy an application. Return the number of the deployment, once every member
+        has its record. Nothing has changed if this raises an error.
+
+        ``on_change`` is as in ``types.Deployed``. Without ``allow_absent`` each peer of the config
+        must be connected.
+
+        Raises DeploymentRefused, ApplicationError, ConfigError, NotActive.
+        """
+        if self._one_by_one.locked():
+            raise DeploymentRefused("another deployment is under way; wait for its end")
+        async with self._one_by_one:
+            self._require_free(allow_absent=allow_absent)
+            with ExitStack() as leaving:
+                opening = unpacked(archive, on_change)
+                application = await asyncio.to_thread(leaving.enter_context, opening)
+                log.info("checking an application", name=application.name, by=by)
+                await self._check(archive, application)
+            # The check takes some seconds, so the group may have changed.
+            self._require_free(allow_absent=allow_absent)
+            self._require_decided(application)
+            return await self._append(archive, application.name, by, on_change)
+
+    async def _check(self, archive: Archive, application: StreamApplication) -> None:
+        self._require_decided(application)
+        await asyncio.to_thread(require_usable, self._config, application)
+        await self._ask_members(archive, application)
+        await _plan_on_spark(application.path)
+
+    def _require_free(self, *, allow_absent: bool) -> None:
+        core = self._core
+        if refusal := core.why_no_order():
+            raise NotActive(refusal)
+        if core.rollout.is_due:
+            raise DeploymentRefused(
+                "the nodes still move to the deployment before; 'ha-engine app list' shows them"
+            )
+        row = core.lease.row
+        if row is not None and row.paused:
+            raise DeploymentRefused("failover is paused; run: ha-engine resume")
+        absent = sorted(set(self._config.event_sync.peers) - core.role_machine.connected)
+        if absent and not allow_absent:
+            raise DeploymentRefused(
+                f"{', '.join(absent)} is not connected and cannot confirm the application; bring "
+                "it back, or deploy with --allow-absent: then it gets the application when it "
+                "returns, and does not start if it cannot run it"
+            )
+
+    def _require_decided(self, application: StreamApplication) -> None:
+        if undecided := self._core.deployment.undecided(self._plans_of(application)):
+            raise DeploymentRefused(UNDECIDED + ", ".join(undecided))
+
+    async def _ask_members(self, archive: Archive, application: StreamApplication) -> None:
+        """Require that each connected peer could run the application, with the same plug-ins and
+        modules. Raises DeploymentRefused, ConfigError."""
+        here = requirements_of(application)
+        for peer in sorted(self._core.role_machine.connected):
+            reply = await self._peers.ask(peer, archive.content)
+            if reply.problem:
+                raise DeploymentRefused(f"{peer} cannot run the application: {reply.problem}")
+            if differing := differences(here, reply.facts):
+                raise DeploymentRefused(
+                    f"{peer} would run another application, since its packages or modules differ "
+                    f"from this node's: {'; '.join(differing)}"
+                )
+
+    async def _append(self, archive: Archive, name: str, by: str, on_change: str | None) -> int:
+        before = self._core.journal.last.sequence
+        now = time.time_ns() // 1000
+        self._handle(on.DeployAsked(archive.id, name, by, now, archive.text, on_change))
+        deployed = self._core.deployment.versions.deployed
+        if self._core.journal.last.sequence == before or deployed is None:
+            raise NotActive(self._core.why_no_order() or self._core.reason)
+        log.info("application deployed", number=deployed.number, name=name, by=by)
+        await self._committed(self._core.journal.last.sequence)
+        return deployed.number
+
+
+async def _plan_on_spark(path: Path) -> None:
+    """Let Spark plan each query in a process of its own, as ``ha-engine app check`` does. Raises
+    ApplicationError."""
+    with tempfile.TemporaryFile() as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "ha_engine", "app", "check", str(path), "--json", "--no-progress"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
+        try:
+            _, problems = await process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+        output.seek(0)
+        report = _read_report(output.read())
+    for query in report.get("queries", ()):
+        if query["error"] is not None:
+            raise ApplicationError(f"query {query['name']}: {query['error']}")
+    if process.returncode != 0:
+        lines = problems.decode(errors="replace").strip().splitlines()
+        raise ApplicationError(
+            f"the check of the application failed: {lines[-1] if lines else 'no reason given'}"
+        )
+
+
+def _read_report(output: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(output)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

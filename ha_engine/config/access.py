@@ -34,11 +34,22 @@ class AccessConfig(Section):
         "Reloadable.",
     )
 
+    deploy: dict[Name, Digest] = Field(
+        default_factory=dict,
+        description="Callers that may deploy applications, whose Python runs on every host, and do "
+        "everything else; with no entry, no caller may deploy. Reloadable.",
+    )
+
     @property
     def checks(self) -> Access:
         """The right of each token, which servers check."""
         return Access.of(
-            {Right.ADMIN: self.admin, Right.INGEST: self.ingest, Right.READ: self.read}
+            {
+                Right.DEPLOY: self.deploy,
+                Right.ADMIN: self.admin,
+                Right.INGEST: self.ingest,
+                Right.READ: self.read,
+            }
         )
 
     @model_validator(mode="after")
@@ -53,6 +64,7 @@ class AccessConfig(Section):
     @model_validator(mode="after")
     def _a_token_is_for_one_thing(self) -> AccessConfig:
         digests = [*self.admin.values(), *self.ingest.values(), *self.read.values()]
+        digests += self.deploy.values()
         if len(set(digests)) < len(digests):
             raise ValueError("a digest is listed twice; make a token for each name and right")
         if digest_of("") in digests:

@@ -24,7 +24,7 @@ from ha_engine.errors import ConfigError
 log = structlog.get_logger(__name__)
 
 RELOADABLE: Mapping[str, tuple[str, ...]] = {
-    "access": ("admin", "ingest", "read"),
+    "access": ("admin", "deploy", "ingest", "read"),
     "journal": ("min_free", "max_size"),
     "snapshot": ("interval", "revisions_to_keep"),
     "log": ("format", "level"),

@@ -662,8 +662,8 @@ MUTANTS = (
     Mutant(
         "R23",
         "deployment",
-        "Deployment._next_version",
-        "self._can_rebuild(plan.name) and not has_run",
+        "Deployment._may_begin_again",
+        "self._can_rebuild(query) and not has_run",
         "True",
     ),
     Mutant(

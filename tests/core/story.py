@@ -17,6 +17,7 @@ from ha_engine.core import messages as say
 from ha_engine.types import (
     Application,
     Body,
+    Deployed,
     EpochStart,
     Events,
     Holder,
@@ -365,6 +366,8 @@ def _tell_effect(action: do.Action) -> str:
             return f"{begin}, {state}{after}{scaled}"
         case do.HaltQuery(query):
             return f"halts {query}"
+        case do.ChangeApplication(deployed):
+            return f"restarts with {'its file' if deployed is None else deployed.id}"
         case do.Exit(reason):
             return f"exits: {reason}"
         case _:
@@ -387,6 +390,8 @@ def _body(body: Body) -> str:
             return f"published {query} batch {batch} to {sink}"
         case EpochStart(node, process, forced):
             return f"{'forced ' if forced else ''}epoch start of {node}.{process}"
+        case Deployed(number, archive):
+            return f"deployment {number} of {archive}"
         case Skip(query, number, by):
             return f"skip of {query} batch {number} by {by}"
         case Application(_, queries):

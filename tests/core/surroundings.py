@@ -144,7 +144,8 @@ class Disk:
     the highest number that was ever in it, ``trimmed[query]`` the highest that left it. Only the
     tests see the records up to ``base``: the node has trimmed them. If this is an earlier image of
     a disk, ``once_had`` is how many records the disk had before the image came back, and
-    ``seen_by`` are the holders that have been told where its journal ends.
+    ``seen_by`` are the holders that have been told where its journal ends. ``archive`` is the
+    deployed application with which the next process starts.
     """
 
     journal_id: str = "j1"
@@ -160,6 +161,7 @@ class Disk:
     high_water: object = None
     once_had: int = 0
     seen_by: set[Holder] = field(default_factory=set)
+    archive: str | None = None
 
     @property
     def last(self) -> Position:

@@ -162,7 +162,7 @@ class World(SparkWorld):
         digest = "+".join(f"{p.name}:{p.digest}" for p in self.plans.values())
         plans = tuple(engine.QueryPlan(**_fields(p)) for p in self.plans.values())
         restarts = engine.RestartPolicy(attempts_per_batch=2, deaths_per_batch=5, backoff_max=8.0)
-        deployment = engine.Deployment(digest, plans, self.limits, restarts)
+        deployment = engine.Deployment(digest, plans, self.limits, restarts, disk.archive)
         high_water = disk.high_water or engine.HighWater()
         every = self.snapshot_every
         core = engine.Core(identity, self.timing, high_water, deployment, self.peers, every)
@@ -300,6 +300,10 @@ class World(SparkWorld):
                 self.publishing, self.claimed, self.fenced = epoch, set(), set()
             case do.StopPublishing():
                 self.publishing = None
+            case do.ChangeApplication(deployed):
+                self.disk.archive = None if deployed is None else deployed.id
+                self.crash(query_process_dies=False)
+                self.alive = False
             case do.Exit():
                 self.disk.durable = len(self.disk.records)
                 self.alive, self.spark = False, None

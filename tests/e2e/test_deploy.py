@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow]
 
 PATIENCE = 60
 TOKEN = new_token()
-ACCESS = {"access": {"admin": {"alice": digest_of(TOKEN)}}}
+ACCESS = {"access": {"deploy": {"alice": digest_of(TOKEN)}}}
 MORE = """
   texts:
     sql: SELECT text FROM events WHERE id > 1
@@ -147,7 +147,7 @@ def test_a_deployment_without_a_token_is_refused(node_database: str, tmp_path: P
     node = RestartedNode(tmp_path, APPLICATION, node_database, **ROOM)
     with running(node):
         node.wait_active(PATIENCE)
-        assert "access.admin" in app(node, "deploy", str(node.application_path)).err
+        assert "token for deploy" in app(node, "deploy", str(node.application_path)).err
 
 
 @pytest.mark.nightly("tests/core/test_rollout.py has a group with an absent member")

@@ -57,6 +57,8 @@ class Faults:
                 self.kinds += [self.go_back, self.go_back]
             case Variant.RESCALED:
                 self.kinds += [self.rescale, self.rescale, self.kill]
+            case Variant.DEPLOYED:
+                self.kinds += [self.deploy, self.deploy, self.force, self.kill]
         self.gap = self.random.uniform(0.5, 2.5)
         self._flaws()
 
@@ -188,6 +190,14 @@ class Faults:
             self._tell(f"{holder.node} is asked to rescale {query} to {partitions}")
             self.group.count("queries rescaled")
             holder.now_or_later(on.RescaleAsked(query, partitions))
+
+    def deploy(self) -> None:
+        holder = self.group.holder()
+        if holder is not None and not holder.core.rollout.is_due:
+            self.group.count("deployments")
+            archive = f"archive {self.group.counters['deployments']}"
+            self._tell(f"{holder.node} is asked to deploy {archive}")
+            holder.now_or_later(on.DeployAsked(archive, "application", "operator", 0, ""))
 
     def operator_pauses(self) -> None:
         self._tell("an operator pauses failover")

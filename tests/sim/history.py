@@ -137,6 +137,9 @@ def _settled(group: Group) -> str | None:
     active = [node.node for node in group.living if node.truth.role is Role.ACTIVE]
     if len(active) != 1 or row is None or row.holder is None or row.holder.node != active[0]:
         return f"active: {active}"
+    former = [n.node for n in group.living if n.core.rollout.is_due]
+    if former:
+        return f"{former} run a former application"
     members = {(node.node, node.disk.journal_id) for node in group.nodes.values()}
     listed = {(member.node, member.journal_id) for member in row.in_sync}
     if members != listed:

@@ -21,6 +21,7 @@ FILES = {
     Variant.ROLLED_BACK: "rolled_back_seeds.txt",
     Variant.WARM: "warm_seeds.txt",
     Variant.RESCALED: "rescaled_seeds.txt",
+    Variant.DEPLOYED: "deployed_seeds.txt",
 }
 PROGRESS_EVERY = 50
 Outcome = tuple[int, Counter[str], str]

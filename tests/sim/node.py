@@ -17,7 +17,7 @@ from ha_engine.core import inputs as on
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.progress import PeerTiming
-from ha_engine.types import Events, Mark, Record, Role
+from ha_engine.types import Deployed, Events, Mark, Record, Role
 from tests.core.surroundings import Checkpoint, Content, Disk, RunningQuery
 from tests.core.truth import require
 from tests.core.world import World, plan
@@ -249,6 +249,8 @@ class SimNode(World):
                 self.require_needless(position.sequence)
                 self.group.archive.require_kept(self, position)
                 self.later(self.random.uniform(0.01, 0.5), lambda: self._trim(position.sequence))
+            case do.ChangeApplication(deployed):
+                self._change_application(deployed)
             case do.Exit():
                 self._exit(action)
             case do.ReadLease() | do.CreateLease() | do.WriteLease():
@@ -355,6 +357,13 @@ class SimNode(World):
         self.disk, self.shared = disk, {}
         self._forget_process()
         self._died(dead, released=False)
+
+    def _change_application(self, deployed: Deployed | None) -> None:
+        row = self.group.around.table.row
+        require(row is None or row.holder != self.me, "R37", "the holder restarts")
+        self.disk.archive = None if deployed is None else deployed.id
+        self.group.count("restarts with another application")
+        self.kill(query_process_dies=False)
 
     def _exit(self, action: do.Exit) -> None:
         dead = (self.node, self.me.process)

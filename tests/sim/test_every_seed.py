@@ -68,6 +68,9 @@ WARM_REACH_AT_LEAST = {
 RESCALED_SHARE = 0.1
 """The share of the seeds that are played with an operator who rescales queries."""
 RESCALED_AT_LEAST = 500
+DEPLOYED_SHARE = 0.1
+"""The share of the seeds that are played with an operator who deploys applications."""
+DEPLOYED_REACH_AT_LEAST = {"deployments": 500, "restarts with another application": 1_000}
 
 
 def least(of_all: int, seeds: int) -> float:
@@ -140,6 +143,22 @@ def rescaled(seeds: int) -> Result:
 def test_no_history_with_rescaled_queries_breaks_a_rule(rescaled: Result, seeds: int) -> None:
     assert rescaled.failed == [], "\n\n".join(rescaled.stories[:1])
     assert rescaled.counters["queries rescaled"] >= least(RESCALED_AT_LEAST, seeds)
+
+
+@pytest.fixture(scope="module")
+def deployed(seeds: int) -> Result:
+    return played(Variant.DEPLOYED, DEPLOYED_SHARE, seeds)
+
+
+@pytest.mark.slow
+def test_no_deployment_breaks_a_rule_and_each_heals(deployed: Result) -> None:
+    assert deployed.failed == [], "\n\n".join(deployed.stories[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", DEPLOYED_REACH_AT_LEAST)
+def test_deployments_reach_each_case(what: str, deployed: Result, seeds: int) -> None:
+    assert deployed.counters[what] >= least(DEPLOYED_REACH_AT_LEAST[what], seeds), deployed.summary
 
 
 @pytest.fixture(scope="module")

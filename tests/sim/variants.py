@@ -16,3 +16,5 @@ class Variant(Enum):
     """Only the active runs one of the queries, and an operator also forces failovers."""
     RESCALED = "rescaled"
     """An operator also changes the number of partitions of the queries' states."""
+    DEPLOYED = "deployed"
+    """An operator also deploys applications, and forces failovers."""

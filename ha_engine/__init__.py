@@ -16,6 +16,7 @@ An event passes through the packages in this order:
 ``supervisor``  keeps the node process and the query process alive.
 ``receiver``    is the process that takes events for streams whose log is a Kafka topic.
 ``snapshot``    stores a node's state in the database, and restores the state.
+``deploy``      keeps the files of a deployed application.
 ``postgres``    is the only package that calls the database.
 ``api``         serves operators, load balancers and Prometheus.
 ``web``         has the parts that every HTTP server needs.

@@ -136,7 +136,7 @@ class JournalReplaced(EngineError):
 
 
 class ApplicationReplaced(EngineError):
-    """Another application is deployed, so the node process restarts with it (RULES.md#r37)."""
+    """Another application is deployed, so the node process restarts with it (RULES.md#r36)."""
 
 
 class DeploymentRefused(EngineError):

@@ -153,7 +153,7 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """Body of a record that deploys an application to every node (RULES.md#r37).
+    """Body of a record that deploys an application to every node (RULES.md#r36).
 
     ``number`` counts the deployments of the group from 1. ``archive`` is a ZIP file with the files
     of the application, in base64, and ``id`` is the archive's digest. ``name`` is the

@@ -27,6 +27,6 @@ def still_node(access: Access = OPEN) -> Starlette:
         alive=lambda: True,
         switchover=lambda *_: "no",
     )
-    parts = nobody, 1 << 20, nobody, nobody, {}, "g"
+    parts = nobody, 1 << 20, nobody, nobody, {}, nobody, nobody, "g"
     names = frozenset({"node"})
     return web_application(view, world.core, lambda _: None, *parts, access, names)

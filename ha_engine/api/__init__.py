@@ -4,6 +4,7 @@
 ``lease`` has the routes of the lease's history and of the pause of failover.
 ``failover`` has the routes of a forced failover.
 ``snapshot`` has the routes of snapshots.
+``applications`` has the routes of deployments.
 ``aggregations`` has the route that reads an aggregation.
 ``server`` runs the HTTP server in the node's event loop.
 ``connection`` limits the connections, and what each of them may use.

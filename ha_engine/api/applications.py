@@ -71,6 +71,7 @@ _ARCHIVE = Operation(
         404: Answer("This node does not have the deployment."),
     },
     [_NUMBER],
+    needs=Right.DEPLOY,
 )
 
 
@@ -122,7 +123,7 @@ def application_routes(
         return JSONResponse({"number": number, "id": archive.id, "name": name})
 
     async def archive(request: Request) -> JSONResponse:
-        number = request.path_params["number"]
+        number = _number(request)
         try:
             found = await asyncio.to_thread(deployments.store.archive, number)
         except ApplicationError as error:
@@ -132,8 +133,15 @@ def application_routes(
     return [
         OperationRoute("/v1/application", show, _SHOW, "GET"),
         OperationRoute("/v1/application", deploy, _DEPLOY, "POST"),
-        OperationRoute("/v1/application/{number:int}/archive", archive, _ARCHIVE, "GET"),
+        OperationRoute("/v1/application/{number}/archive", archive, _ARCHIVE, "GET"),
     ]
+
+
+def _number(request: Request) -> int:
+    number = request.path_params["number"]
+    if not number.isdecimal() or len(number) > 18:
+        raise HTTPException(404, "no such deployment")
+    return int(number)
 
 
 def _asked(request: Request) -> tuple[str, str | None, bool]:

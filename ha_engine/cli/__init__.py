@@ -9,6 +9,7 @@
 ``lease``                          has the commands ``pause``, ``resume`` and ``history``.
 ``app``, ``config``, ``db``        have one group of commands each.
 ``app_test``                       has the command ``app test``.
+``app_deploy``                     has the commands of ``app`` about deployments.
 ``journal``, ``snapshot``          have one group of commands each.
 ``cluster``                        has the command ``cluster check``.
 ``source``                         has the command ``source peek``.

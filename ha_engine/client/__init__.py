@@ -10,7 +10,7 @@ exchange        requests and answers on one gRPC stream
 answers         reads an answer over HTTP
 payload         the bytes of one request: lines of JSON, or Arrow
 admin           an operator's requests to a running node
-switchover, failover, snapshot
+switchover, failover, snapshot, deploy
                 longer operations: request one, and wait for its end
 token           the token and the certificates of a client
 files           sends a file, with progress

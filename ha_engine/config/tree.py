@@ -42,7 +42,8 @@ class Config(Section):
     )
     application: Path = Field(
         default=Path("application.yaml"),
-        description="File of the stream application: its streams, queries and sinks.",
+        description="File of the stream application: its streams, queries and sinks. After a "
+        "deployment the node runs the deployed application instead.",
     )
     node: NodeConfig = NodeConfig()
     database: DatabaseConfig = DatabaseConfig()

@@ -13,6 +13,7 @@ Each module imports only modules of its own row and of lower rows of this table:
     follower                a member that is not the active
     snapshots               when the active has a snapshot taken, and at which sequence
     replication, progress   how far the other members are, and which ones a commit waits for
+    rollout                 how the group moves to a deployed application
     query_control, barrier  the queries of this node
     retention               which records the journal may trim
     journal_state, base     how far this journal is, and the state that trimmed records left

@@ -326,7 +326,7 @@ class HaltQuery:
 @dataclass(frozen=True, slots=True)
 class ChangeApplication:
     """Keep the archive of ``deployed``, or none, for the next start of this node, and restart the
-    node process, which then runs that application (RULES.md#r37)."""
+    node process, which then runs that application (RULES.md#r36)."""
 
     deployed: Deployed | None
 

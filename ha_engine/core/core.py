@@ -230,7 +230,7 @@ class Core:
 
     def _run_deployed(self) -> None:
         """Restart with the deployed application, once no ack waits for this node
-        (RULES.md#r37)."""
+        (RULES.md#r36)."""
         row = self.lease.row
         listed = row is not None and self.lease.member in row.in_sync and row.holder is not None
         if self.term is not None or self.is_leaving or self.role is Role.STARTING or listed:

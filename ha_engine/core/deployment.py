@@ -181,7 +181,7 @@ class Deployment:
         already (RULES.md#r23).
 
         It is None too if this process runs another application than the one that is deployed, since
-        it leaves at once (RULES.md#r37).
+        it leaves at once (RULES.md#r36).
         """
         if self._archive != self._deployed_archive:
             return None
@@ -203,7 +203,7 @@ class Deployment:
 
     def is_superseded(self, committed: int) -> bool:
         """Whether a committed record deploys another application than the one that this process
-        runs (RULES.md#r37)."""
+        runs (RULES.md#r36)."""
         return self._archive != self.archive_at(committed)
 
     def deploy(self, event: on.DeployAsked) -> Deployed:

@@ -1,4 +1,4 @@
-"""Bring every node to the deployed application, one after the other (RULES.md#r37).
+"""Bring every node to the deployed application, one after the other (RULES.md#r36).
 
 Only a new process can run another application. So each follower restarts first, while the holder
 takes events. The holder then hands the lease to a follower that has restarted, and restarts too.
@@ -7,7 +7,6 @@ takes events. The holder then hands the lease to a follower that has restarted, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ha_engine.core.deadlines import ahead
 from ha_engine.core.deployment import Deployment
@@ -16,14 +15,7 @@ from ha_engine.types import Member
 
 FOLLOWERS_SECONDS_MAX = 60.0
 """A holder waits so long for a follower that restarts, and then restarts without it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """The holder waits since ``since`` for a follower. ``any`` says whether one was in sync."""
-
-    since: float
-    any: bool
+AGAIN_SECONDS = 5.0
 
 
 class Rollout:
@@ -35,7 +27,9 @@ class Rollout:
     def __init__(self, deployment: Deployment, journal: JournalState) -> None:
         self._deployment, self._journal = deployment, journal
         self.archives: dict[str, str | None] = {}
-        self._wait: _Wait | None = None
+        # The holder hands the lease over at this moment at the latest, and not before the other.
+        self._alone_at = math.inf
+        self._again_at = -math.inf
 
     @property
     def is_due(self) -> bool:
@@ -50,24 +44,26 @@ class Rollout:
         wanted = self._deployment.archive_at(self._journal.committed)
         return self.archives.get(peer, wanted) == wanted
 
+    def begin(self, now: float, me: Member, in_sync: tuple[Member, ...]) -> None:
+        """Begin to wait for a follower that restarts, if one is in sync."""
+        if self._alone_at == math.inf:
+            followers = any(member != me for member in in_sync)
+            self._alone_at = now + (FOLLOWERS_SECONDS_MAX if followers else 0.0)
+
     def next_holder(self, now: float, me: Member, in_sync: tuple[Member, ...]) -> str | None:
         """The node that shall hold the lease instead of this process, or None while the holder
         waits. It is this node if no other is there; then its next process acquires the lease."""
-        others = [member.node for member in in_sync if member != me]
-        if self._wait is None:
-            self._wait = _Wait(now, any=bool(others))
+        if now < self._again_at:
+            return None
+        others = (member.node for member in in_sync if member != me)
         ready = next(filter(self.fits, others), None)
-        if ready is None and now >= self._ends_at:
-            return me.node
-        return ready
+        return me.node if ready is None and now >= self._alone_at else ready
 
-    @property
-    def _ends_at(self) -> float:
-        wait = self._wait
-        if wait is None:
-            return math.inf
-        return wait.since + (FOLLOWERS_SECONDS_MAX if wait.any else 0.0)
+    def handover_failed(self, now: float) -> None:
+        """Note that the lease could not be handed over. The next attempt waits, since producers
+        wait during an attempt."""
+        self._again_at = now + AGAIN_SECONDS
 
     def wake_at(self, now: float) -> float:
         """The moment at which ``next_holder`` has another answer by time alone."""
-        return ahead(now, self._ends_at)
+        return ahead(now, self._alone_at, self._again_at)

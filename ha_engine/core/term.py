@@ -313,7 +313,7 @@ class Term:
     def holder_wake_at(self, now: float) -> float:
         """The moment at which a holder that is not stopping has work besides ``tick``, if no input
         arrives."""
-        if self.wants_another_row(now):
+        if self.wants_another_row(now) or self._next_holder(now) is not None:
             return now
         moments = [ahead(now, self.authority_ends())]
         if self.handover is not None and not self._lease_client.releasing:
@@ -379,13 +379,23 @@ class Term:
             yield from self._begin_handover(now, successor, breakdown.reason)
 
     def hand_over_to_deployed(self, now: float) -> Iterator[do.Action]:
-        """Hand the lease over to a process that runs the deployed application (RULES.md#r37)."""
+        """Hand the lease over to a process that runs the deployed application (RULES.md#r36)."""
         row = self._lease.row
-        if not self._rollout.is_due or not self.may_act(now) or row is None or row.paused:
-            return
-        successor = self._rollout.next_holder(now, self._lease.member, row.in_sync)
+        if self._rollout.is_due and row is not None:
+            self._rollout.begin(now, self._lease.member, row.in_sync)
+        successor = self._next_holder(now)
         if successor is not None:
             yield from self._begin_handover(now, successor, "another application is deployed")
+
+    def _next_holder(self, now: float) -> str | None:
+        """The node that shall hold the lease with the deployed application, if it can take over
+        now."""
+        lease, row = self._lease, self._lease.row
+        if not self._rollout.is_due or not self.may_act(now) or row is None or row.paused:
+            return None
+        if lease.failing or not lease.is_holder or lease.regressed:
+            return None
+        return self._rollout.next_holder(now, lease.member, row.in_sync)
 
     def _begin_handover(self, now: float, to: str, reason: str) -> Iterator[do.Action]:
         self.handover = Handover(to, now, reason)
@@ -411,6 +421,7 @@ class Term:
         late = now >= handover.since + HANDOVER_SECONDS_MAX
         if successor is None or paused or late or not holds:
             self.handover = None
+            self._rollout.handover_failed(now)
             yield Wait(f"{handover.to} could not take over")
             yield do.StartPublishing(self.epoch)
         elif self._is_level_with(successor) and lease.idle:

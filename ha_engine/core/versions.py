@@ -15,7 +15,7 @@ class Versions:
 
     def __init__(self) -> None:
         self.application: str | None = None
-        # The newest deployment, or None if each node has its application in a file (RULES.md#r37).
+        # The newest deployment, or None if each node has its application in a file (RULES.md#r36).
         self.deployed: Deployed | None = None
         self.of: dict[str, QueryVersion] = {}
         # The sequence of the record that began a query's state, or that continued the state under

@@ -6,7 +6,7 @@
     applications/7-1f0c.../files/       the unpacked archive
 
 The journal decides which application a node runs. This directory only lets the next process start
-with it at once, so a lost or older directory costs one more restart (RULES.md#r37).
+with it at once, so a lost or older directory costs one more restart (RULES.md#r36).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@
 ``stream_logs`` knows the streams whose events stay in Kafka, and watches their topics.
 ``range_server`` is the gRPC service through which executors on other hosts read the journal.
 ``forwarding`` finds the peer that is the active, for the events that this node takes meanwhile.
+``deploying`` checks an application, and deploys it to every node.
 ``adapters`` lets sync, the query process, the status and operators use the core.
 ``routes`` has all routes of the HTTP interface.
 ``supervisor_link`` is the node process's end of the socket pair with the supervisor.

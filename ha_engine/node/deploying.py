@@ -1,4 +1,4 @@
-"""Deploy an application to every node of the group (RULES.md#r37).
+"""Deploy an application to every node of the group (RULES.md#r36).
 
 The active checks the application as ``ha-engine app check`` does, asks each member whether it could
 run it, and then appends one record with the application's files. The core brings every node to it.

@@ -26,7 +26,7 @@ class ApplicationVersions:
     """Loads the application file, and again when the node names another version of a query.
 
     ``path`` is the file's path until the node names another one, since it runs an application that
-    was deployed (RULES.md#r37).
+    was deployed (RULES.md#r36).
     """
 
     def __init__(self, path: Path) -> None:

@@ -311,7 +311,7 @@ class Restoring:
 
         ``restore_state`` does not need this check, since the lineage identifies the state of its
         query. A group with a deployed application does not need it, since the journal brings the
-        application that fits (RULES.md#r37).
+        application that fits (RULES.md#r36).
         """
         deployed = manifest.archive is not None or self.archive is not None
         if manifest.application != self.application and not deployed:

@@ -178,7 +178,7 @@ def _of_group(ours: Hello, theirs: Hello) -> str | None:
 
 
 def _of_batches(ours: Hello, theirs: Hello) -> str | None:
-    # RULES.md#r37: of two deployments, the older one is about to be replaced.
+    # RULES.md#r36: of two deployments, the older one is about to be replaced.
     if theirs.application != ours.application and theirs.archive == ours.archive:
         return (
             f"{theirs.node} runs the application {_short(theirs.application)}, but this node runs "

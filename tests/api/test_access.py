@@ -8,13 +8,18 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from ha_engine.auth import Access, Right, digest_of
+from ha_engine.auth import OPEN, Access, Right, digest_of
 from ha_engine.cli.root import program
 from ha_engine.config.access import AccessConfig
 from ha_engine.web.route import OperationRoute
 from tests.still_node import still_node
 
-TOKENS = {"rules": Right.ADMIN, "sends": Right.INGEST, "reads": Right.READ}
+TOKENS = {
+    "deploys": Right.DEPLOY,
+    "rules": Right.ADMIN,
+    "sends": Right.INGEST,
+    "reads": Right.READ,
+}
 GUARDED = Access.of({right: {token: digest_of(token)} for token, right in TOKENS.items()})
 ADMIN_ONLY = Access.of({Right.ADMIN: {"rules": digest_of("rules")}})
 
@@ -39,6 +44,7 @@ def test_routes_that_change_the_group_need_admin_and_ingest_does_not() -> None:
     posts = {path: right for (method, path), right in needs.items() if method == "POST"}
     for protocol in ("events", "cloudevents", "remote-write"):
         assert posts.pop(f"/v1/streams/{{stream}}/{protocol}") is Right.INGEST
+    assert posts.pop("/v1/application") is Right.DEPLOY
     assert len(posts) >= 7
     assert set(posts.values()) == {Right.ADMIN}
     assert Right.ADMIN not in {right for (method, _), right in needs.items() if method == "GET"}
@@ -50,8 +56,16 @@ async def test_each_route_requires_its_right(path: str, method: str, needs: Righ
     assert (bare == 401) == (needs is not Right.NOTHING)
     for token, right in TOKENS.items():
         status = (await ask(GUARDED, method, path, f"Bearer {token}")).status_code
-        may = needs is Right.NOTHING or right in (needs, Right.ADMIN)
+        admin = right is Right.ADMIN and needs is not Right.DEPLOY
+        may = needs is Right.NOTHING or right in (needs, Right.DEPLOY) or admin
         assert (status in (401, 403)) == (not may), (token, status)
+
+
+async def test_nobody_deploys_where_every_caller_may_do_everything() -> None:
+    answer = await ask(OPEN, "POST", "/v1/application")
+    assert answer.status_code == 401
+    assert answer.json()["error"].startswith("this request needs a token for deploy")
+    assert (await ask(ADMIN_ONLY, "POST", "/v1/application", "Bearer rules")).status_code == 403
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,12 @@ async def test_reload_reports_a_key_that_the_node_fails_to_apply(
 
 
 CHANGED: dict[str, dict[str, Any]] = {
-    "access": {"admin": {"alice": ALICE}, "ingest": {"bob": BOB}, "read": {"eve": "ef" * 32}},
+    "access": {
+        "admin": {"alice": ALICE},
+        "deploy": {"dave": "cd" * 32},
+        "ingest": {"bob": BOB},
+        "read": {"eve": "ef" * 32},
+    },
     "journal": {"min_free": "1GiB", "max_size": "2GiB"},
     "snapshot": {"interval": "7s", "revisions_to_keep": 5},
     "log": {"format": "json", "level": "error"},

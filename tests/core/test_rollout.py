@@ -1,4 +1,4 @@
-"""A group moves to a deployed application (RULES.md#r37)."""
+"""A group moves to a deployed application (RULES.md#r36)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ha_engine.core.deployment import Deployment
 from ha_engine.core.journal_state import JournalState
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.queries import RestartPolicy
-from ha_engine.core.rollout import FOLLOWERS_SECONDS_MAX, Rollout
+from ha_engine.core.rollout import AGAIN_SECONDS, FOLLOWERS_SECONDS_MAX, Rollout
 from ha_engine.types import (
     Application,
     Base,
@@ -77,20 +77,28 @@ def test_holder_waits_for_a_follower_that_was_in_sync() -> None:
     journal.commit(1)
     rollout = Rollout(of, journal)
     rollout.archives["b"] = None
+    rollout.begin(10.0, A, (A, B))
     assert rollout.next_holder(10.0, A, (A, B)) is None
     assert rollout.wake_at(10.0) == 10.0 + FOLLOWERS_SECONDS_MAX
     assert rollout.next_holder(11.0, A, (A,)) is None
     rollout.archives["b"] = "archive 1"
     assert rollout.next_holder(12.0, A, (A,)) is None
     assert rollout.next_holder(13.0, A, (A, B)) == "b"
+    rollout.handover_failed(13.0)
+    assert rollout.wake_at(13.0) == 13.0 + AGAIN_SECONDS
+    assert rollout.next_holder(14.0, A, (A, B)) is None
+    assert rollout.next_holder(13.0 + AGAIN_SECONDS, A, (A, B)) == "b"
 
 
 def test_holder_continues_alone_without_a_follower() -> None:
     of = deployment()
     journal = journal_with(of, deployed(1))
     journal.commit(1)
-    assert Rollout(of, journal).next_holder(10.0, A, (A,)) == "a"
+    alone = Rollout(of, journal)
+    alone.begin(10.0, A, (A,))
+    assert alone.next_holder(10.0, A, (A,)) == "a"
     waits = Rollout(of, journal)
+    waits.begin(10.0, A, (A, B))
     waits.archives["b"] = None
     assert waits.next_holder(10.0, A, (A, B)) is None
     assert waits.next_holder(10.0 + FOLLOWERS_SECONDS_MAX, A, (A,)) == "a"

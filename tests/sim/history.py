@@ -106,6 +106,10 @@ def _act_as_operator(group: Group, seconds: float) -> None:
             if life.state.value == "failed":
                 group.count("queries given up")
                 node.feed(on.RetryAsked(query))
+    row = group.around.table.row
+    if row is not None and row.paused and any(n.core.rollout.is_due for n in group.living):
+        # The database lost the end of the pause, during which no lease is handed over.
+        group.database.pause(False)
     if group.facts.regressed and seconds > OPERATOR_AFTER:
         _repair_row(group)
 

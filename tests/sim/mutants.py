@@ -16,7 +16,7 @@ from tests.sim.history import Failed, play
 from tests.sim.schedules import Stage
 from tests.sim.variants import Variant
 
-TRIED_MAX = 40
+TRIED_MAX = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,29 @@ def _hunted_warm(seed: int, module: str, function: str, old: str, new: str) -> H
     return Hunted(seed, Mutant("R33", module, function, old, new), Variant.WARM)
 
 
+def _hunted_deployed(seed: int, module: str, function: str, old: str, new: str) -> Hunted:
+    return Hunted(seed, Mutant("R36", module, function, old, new), Variant.DEPLOYED)
+
+
 HUNTED = (
+    _hunted_deployed(
+        1,
+        "term",
+        "Term._next_holder",
+        "self._rollout.next_holder(now, lease.member, row.in_sync)",
+        "None",
+    ),
+    _hunted_deployed(1, "base", "base_of", "versions.deployed", "None"),
+    _hunted_deployed(
+        1, "deployment", "Deployment.load_base", "self.versions.deployed = base.deployed", "pass"
+    ),
+    _hunted_deployed(
+        26,
+        "replication",
+        "Replication._is_lost",
+        "peer is None or not self._fits(peer.name)",
+        "peer is None",
+    ),
     _hunted(
         61,
         "wake",

@@ -360,7 +360,7 @@ class SimNode(World):
 
     def _change_application(self, deployed: Deployed | None) -> None:
         row = self.group.around.table.row
-        require(row is None or row.holder != self.me, "R37", "the holder restarts")
+        require(row is None or row.holder != self.me, "R36", "the holder restarts")
         self.disk.archive = None if deployed is None else deployed.id
         self.group.count("restarts with another application")
         self.kill(query_process_dies=False)

@@ -60,7 +60,7 @@ def test_queries_keep_their_state_over_a_deployment_under_load(
         wait_until(lambda: flights.pair.active() is not None, within=60)
         active = flights.pair.active()
         assert active is not None
-        active.wait_running()
+        active.wait_settled()
         snapshot_now(active)
         flights.pair.wait_protected()
         flights.send(1_000)

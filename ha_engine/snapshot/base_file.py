@@ -53,6 +53,8 @@ def encode(found: JournalBase) -> bytes:
     if base.deployed is not None:
         version = VERSION_WITH_DEPLOYED
     tree = {"version": version, **asdict(base), "offsets": list(offsets)}
+    if base.deployed is None:
+        del tree["deployed"]
     metadata = {_KEY: json.dumps(tree).encode()}
     sink = pa.BufferOutputStream()
     table = producers.replace_schema_metadata(metadata)

@@ -131,7 +131,7 @@ async def test_reload_reports_a_key_that_the_node_fails_to_apply(
 CHANGED: dict[str, dict[str, Any]] = {
     "access": {
         "admin": {"alice": ALICE},
-        "deploy": {"dave": "cd" * 32},
+        "deploy": {"dave": "12" * 32},
         "ingest": {"bob": BOB},
         "read": {"eve": "ef" * 32},
     },

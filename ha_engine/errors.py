@@ -183,6 +183,11 @@ class DatabaseNotReady(EngineError):
     exit_code = 2
 
 
+class OlderEngineInUse(EngineError):
+    """The upgrade of the schema cannot be finalised, since a node may still run an older engine
+    (RULES.md#r32)."""
+
+
 class GroupUnknown(EngineError):
     """The database has no lease row of this group, since no node of the group was ever active."""
 
@@ -361,6 +366,18 @@ class Fenced(EngineError):
 
 class NodeUnreachable(EngineError):
     """A command needs a running node, but no node answered."""
+
+
+class StatementMissing(EngineError):
+    """Another version of the engine does not say what it fits, so it cannot be compared."""
+
+    exit_code = 2
+
+
+class OtherHostFirst(EngineError):
+    """A step of an upgrade belongs to the host of another node first."""
+
+    exit_code = 3
 
 
 class NotReady(EngineError):

@@ -15,7 +15,7 @@ from ha_engine.node.database import database_engine
 from ha_engine.node.startup import EMBEDDED
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import place, translated
-from ha_engine.postgres.schema_version import newest, require_current
+from ha_engine.postgres.schema_version import newest, require_usable
 
 T = TypeVar("T")
 
@@ -27,6 +27,8 @@ CONNECTIONS_OF_A_GROUP = 10
 _REFUSED_BY_POOLER = "unsupported startup parameter"
 _RIGHTS = {
     "schema_version": ("SELECT",),
+    "schema_floor": ("SELECT", "UPDATE"),
+    "node_engine": ("SELECT", "INSERT", "UPDATE"),
     "lease": ("SELECT", "INSERT", "UPDATE"),
     "lease_history": ("SELECT", "INSERT", "UPDATE"),
     "chunk": ("SELECT", "INSERT", "UPDATE", "DELETE"),
@@ -92,11 +94,11 @@ def server(config: Config) -> Finding:
 
 
 def schema(config: Config) -> Finding:
-    """Whether the engine's schema has the version of this program. Raises DatabaseNotReady."""
+    """Whether this program may use the engine's schema. Raises DatabaseNotReady."""
     name = config.database.schema_name
     engine = database_engine(config, database_url(config), PATIENCE_SECONDS)
-    require_current(engine, name)
-    return ok(f"schema {name} has version {newest()}, which this ha-engine needs")
+    require_usable(engine, name)
+    return ok(f"this ha-engine, which knows schema version {newest()}, may use schema {name}")
 
 
 def rights(config: Config) -> Finding:

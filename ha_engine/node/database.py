@@ -18,7 +18,7 @@ from ha_engine.node.startup import EMBEDDED
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_listener import LeaseListener
 from ha_engine.postgres.lease_store import PostgresLeaseStore
-from ha_engine.postgres.schema_version import require_current
+from ha_engine.postgres.schema_version import require_usable
 from ha_engine.types import Holder
 
 log = structlog.get_logger(__name__)
@@ -34,6 +34,7 @@ def lease_store_of(config: Config, url: str | None = None) -> PostgresLeaseStore
         lease.ttl,
         db_timeout=lease.db_timeout,
         schema=config.database.schema_name,
+        node=config.node.id,
     )
 
 
@@ -102,7 +103,7 @@ def _make_schema(config: Config) -> None:
     engine = database_engine(config, None, config.lease.db_timeout)
     schema = config.database.schema_name
     try:
-        require_current(engine, schema)
+        require_usable(engine, schema)
     except DatabaseNotReady:
         from ha_engine.postgres.upgrade import upgrade
 
@@ -110,12 +111,12 @@ def _make_schema(config: Config) -> None:
 
 
 def require_schema(config: Config) -> None:
-    """Check the schema's version. Raises DatabaseNotReady.
+    """Check the schema's version and floor. Raises DatabaseNotReady.
 
     A database that does not answer is not an error, because it may start later.
     """
     engine = database_engine(config, None, config.lease.db_timeout)
     try:
-        require_current(engine, config.database.schema_name)
+        require_usable(engine, config.database.schema_name)
     except DatabaseUnreachable as error:
         log.warning("database unreachable, schema not checked", reason=str(error))

@@ -3,8 +3,8 @@
 ``engine`` opens connections, and translates driver errors into the project's own errors.
 ``session`` has one connection with a local deadline, for callers that must not hang.
 ``schema`` has the tables of the project's own schema.
-``schema_version`` reads the version of the project's schema in a database.
-``migrations`` and ``upgrade`` create or upgrade the schema, only when an operator asks for it.
+``schema_version`` reads the version and the floor of the schema, and refuses an engine below it.
+``migrations`` and ``upgrade`` create, upgrade or finalise the schema, only when an operator asks.
 ``lease_store`` reads and writes the group's lease row.
 ``lease_listener`` reports changes of the lease row at once.
 ``snapshot_store`` stores the revisions of snapshots, and checks a revision before it is visible.

@@ -39,6 +39,7 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from ha_engine.errors import DatabaseUnreachable, GroupUnknown, LeaseNotChanged
 from ha_engine.postgres.engine import place
 from ha_engine.postgres.schema import SCHEMA, lease, lease_history
+from ha_engine.postgres.schema_version import admit, in_schema
 from ha_engine.postgres.session import Session
 from ha_engine.types import DatabaseIdentity, Holder, HolderChange, LeaseRow, Member, Position
 
@@ -86,8 +87,13 @@ class _Warnings:
 class PostgresLeaseStore:
     """The lease row of the group ``group``.
 
+    Each new connection checks the floor of the schema, and records the engine of the node ``node``,
+    so no engine below the floor reads or writes the lease row (RULES.md#r32). A command that is no
+    node gives no ``node``.
+
     Every method raises DatabaseUnreachable when the outcome of its statement is unknown. Every
-    method raises DatabaseNotReady when the schema is missing. A write raises InvariantBroken when
+    method raises DatabaseNotReady when the schema is missing, or has a higher floor than this
+    program. A write raises InvariantBroken when
     the database's constraints refuse the write.
     """
 
@@ -99,9 +105,14 @@ class PostgresLeaseStore:
         *,
         db_timeout: float = 1.0,
         schema: str = SCHEMA,
+        node: str | None = None,
     ) -> None:
-        translated_schema = engine.execution_options(schema_translate_map={SCHEMA: schema})
-        self._session = Session(translated_schema, name="lease", autocommit=True)
+        self._session = Session(
+            in_schema(engine, schema),
+            name="lease",
+            autocommit=True,
+            on_connect=lambda connection: admit(connection, engine, group, node),
+        )
         self._group, self._ttl_seconds, self._db_timeout = group, ttl_seconds, db_timeout
         self._channel, self._place = lease_channel(schema, group), place(engine)
         self._select = select(*_ROW).where(lease.c.group_name == group)

@@ -95,3 +95,20 @@ revision_chunk = Table(
     Column("revision_id", BigInteger, primary_key=True),
     Column("digest", LargeBinary, primary_key=True),
 )
+
+schema_floor = Table(
+    "schema_floor",
+    metadata,
+    Column("is_only", Boolean, primary_key=True),
+    Column("version", Text, nullable=False),
+)
+
+node_engine = Table(
+    "node_engine",
+    metadata,
+    Column("group_name", Text, primary_key=True),
+    Column("node", Text, primary_key=True),
+    Column("engine", Text, nullable=False),
+    Column("schema_version", Text, nullable=False),
+    Column("connected_at", DateTime(timezone=True), nullable=False),
+)

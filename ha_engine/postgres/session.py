@@ -39,7 +39,8 @@ _SLICE_SECONDS = 0.1
 class Session:
     """Runs calls on one connection, one call after the other.
 
-    After a failed call, the next call opens a new connection.
+    After a failed call, the next call opens a new connection. ``on_connect`` runs first on each new
+    connection, as a part of the call. If ``on_connect`` raises, the call fails with that error.
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class Session:
         name: str,
         autocommit: bool = False,
         translation: Translation = database_error,
+        on_connect: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
-        self.engine = engine
+        self.engine, self._on_connect = engine, on_connect
         self._translation = translation
         self._options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
@@ -150,6 +152,7 @@ class Session:
                 self._connection = connection
                 self._wire = socket.socket(fileno=os.dup(_driver(connection).fileno()))
             require_synchronous_commit(connection, place(self.engine))
+            self._on_connect(connection)
         return self._connection
 
 

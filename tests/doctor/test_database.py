@@ -170,12 +170,16 @@ def test_a_database_without_the_schema_fails(database_url: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("version", "advice"), [("0001", "ha-engine db upgrade"), ("9999", "does not know")]
+    ("change", "advice"),
+    [
+        ("schema_version SET version_num = '0001'", "ha-engine db upgrade"),
+        ("schema_floor SET version = '9999'", "install a newer version"),
+    ],
 )
-def test_a_schema_of_another_version_fails(
-    config: Config, database_url: str, version: str, advice: str
+def test_a_schema_that_this_engine_may_not_use_fails(
+    config: Config, database_url: str, change: str, advice: str
 ) -> None:
-    run(database_url, f"UPDATE ha_engine.schema_version SET version_num = '{version}'")
+    run(database_url, f"UPDATE ha_engine.{change}")
     with pytest.raises(DatabaseNotReady, match=advice):
         database.schema(config)
 

@@ -24,7 +24,7 @@ def test_init_reports_its_changes_and_may_be_repeated(database_url: str) -> None
     assert "created schema ha_engine" in _run("init", "--url", database_url)
     assert "nothing to do" in _run("init", "--url", database_url)
     assert "nothing to do" in _run("upgrade", "--url", database_url)
-    assert _run("version", "--url", database_url).strip() == "0003"
+    assert _run("version", "--url", database_url).strip() == "0004"
 
 
 def test_two_hosts_may_run_init_at_once(database_url: str) -> None:

@@ -1,11 +1,7 @@
-"""Nodes, journals and databases of other versions.
-
-No release is older than this engine, so a changed copy of it stands for another release.
-"""
+"""Nodes, journals and databases of other versions."""
 
 from __future__ import annotations
 
-import shutil
 import struct
 from functools import partial
 from pathlib import Path
@@ -16,10 +12,8 @@ from ha_engine.journal.reading import FILE_HEADER_BYTES
 from tests.faults.matrix.hosts import TTL_SECONDS, HostedNode, holds
 from tests.faults.matrix.scene import SYNC_SECONDS, TAKEOVER_SECONDS, Scene, row
 from tests.faults.matrix.world import World
+from tests.releases import SEMANTICS, WIRE, release
 
-ENGINE, TESTS = (Path(__file__).parents[4] / name for name in ("ha_engine", "tests"))
-WIRE = ("sync/hello.py", "PROTOCOL_MIN, PROTOCOL_MAX = 1, 1")
-SEMANTICS = ("query/runtime.py", "BATCH_SEMANTICS = 1")
 STRANGE = {
     "wire": (*WIRE, "PROTOCOL_MIN, PROTOCOL_MAX = 98, 99"),
     "batch_semantics": (*SEMANTICS, "BATCH_SEMANTICS = 99"),
@@ -30,14 +24,7 @@ _VERSION_OFFSET, _CRC_OFFSET = 12, 8
 def other_engine(world: World, file: str, before: str, after: str) -> Path:
     """Copy the engine with one line changed; return the directory to run it from."""
     place = world.directory / f"engine-{crc32c(after.encode()):x}"
-    if not place.exists():
-        shutil.copytree(ENGINE, place / "ha_engine", ignore=shutil.ignore_patterns("__pycache__"))
-        (place / "tests").symlink_to(TESTS)
-        changed = place / "ha_engine" / file
-        text = changed.read_text()
-        assert text.count(before) == 1, f"{file} has no line '{before}'"
-        changed.write_text(text.replace(before, after))
-    return place
+    return place if place.exists() else release(place, (file, before, after))
 
 
 def _run_with(node: HostedNode, engine: Path | None) -> None:
@@ -93,12 +80,12 @@ def journal_of_an_unknown_version(scene: Scene) -> None:
 
 @row(SYNC_SECONDS, operator=True)
 def schema_of_an_unknown_version(scene: Scene) -> None:
-    """A running node continues, and one that starts does not use the database."""
-    database, table = scene.world.database, "ha_engine.schema_version"
-    (version,) = database.rows(f"SELECT version_num FROM {table}")[0]
-    restore = f"UPDATE {table} SET version_num = '{version}'"
+    """A running node continues on its connection, and one that starts does not use the database."""
+    database, table = scene.world.database, "ha_engine.schema_floor"
+    (version,) = database.rows(f"SELECT version FROM {table}")[0]
+    restore = f"UPDATE {table} SET version = '{version}'"
     scene.world.undo.append(lambda: database.execute(restore))
-    database.execute(f"UPDATE {table} SET version_num = '9999'")
+    database.execute(f"UPDATE {table} SET version = '9999'")
     scene.passive.kill_everything()
-    scene.passive.refuses("which this program does not know")
+    scene.passive.refuses("serves only engines that know schema version 9999")
     scene.last(scene.chance.uniform(0.0, 2.0))

@@ -23,6 +23,7 @@ An event passes through the packages in this order:
 ``client``      is the library for producers.
 ``cli``         is the command line.
 ``app_test``    runs an application on events of a file, and compares its output.
+``upgrade``     compares versions, and upgrades a pair of nodes host by host.
 ``doctor``      checks the host, the database and the peers of a node.
 ``demo``        is the demo of the command line.
 ``config``      reads the settings.

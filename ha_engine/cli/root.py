@@ -35,6 +35,8 @@ _COMMANDS = {
     "db": "db.app",
     "journal": "journal.app",
     "snapshot": "snapshot.app",
+    "upgrade": "upgrade.app",
+    "version": "version.version",
 }
 """The function or group of each command, as module.attribute, in the order of the help."""
 

@@ -17,7 +17,7 @@ from ha_engine.errors import SnapshotDamaged
 from ha_engine.snapshot.chunks import digest_of
 from ha_engine.types import Position
 
-VERSION = 2
+VERSION_MIN, VERSION = 1, 2
 """The release before reads version 1, in which the database has all files. A manifest that names no
 file elsewhere still has that version."""
 
@@ -111,7 +111,7 @@ def _size(files: Iterable[StoredFile | KeptFile]) -> int:
 def encode(manifest: Manifest) -> tuple[bytes, bytes]:
     """Return the encoded manifest, and the digest of the encoded manifest."""
     tree = {
-        "version": VERSION if manifest.kept else 1,
+        "version": VERSION if manifest.kept else VERSION_MIN,
         "group_id": manifest.group_id,
         "journal_id": manifest.journal_id,
         "position": [manifest.position.epoch, manifest.position.sequence],
@@ -137,7 +137,7 @@ def decode(encoded: bytes, digest: bytes) -> Manifest:
         raise SnapshotDamaged("the manifest does not match its digest")
     try:
         tree = json.loads(gzip.decompress(encoded))
-        if 1 <= tree["version"] <= VERSION:
+        if VERSION_MIN <= tree["version"] <= VERSION:
             return _from_tree(tree)
         reason = f"the manifest has version {tree['version']}, but this engine reads {VERSION}"
     except (OSError, ValueError, KeyError, TypeError) as error:

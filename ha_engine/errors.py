@@ -374,12 +374,6 @@ class StatementMissing(EngineError):
     exit_code = 2
 
 
-class OtherHostFirst(EngineError):
-    """A step of an upgrade belongs to the host of another node first."""
-
-    exit_code = 3
-
-
 class NotReady(EngineError):
     """The active refuses a switchover for now, since no other node is ready to take over."""
 

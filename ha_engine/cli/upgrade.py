@@ -25,6 +25,7 @@ app = typer.Typer(no_args_is_help=True)
 BOTH_AT_ONCE, IMPOSSIBLE, UNKNOWN = 3, 4, 5
 """Exit codes of 'upgrade check'."""
 PATIENCE_SECONDS = 600.0
+HELLO_SECONDS = 4.0
 
 WaitOption = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait at most.")]
 
@@ -104,9 +105,8 @@ def prepare(
 ) -> None:
     """Make the node at --url ready for its stop: passive, while another node is the active.
 
-    On an active, the command waits until the other node is in sync and warm, and switches over. It
-    refuses, with the exit code 3, if the other node still has the version of the active, since the
-    passive is upgraded first.
+    On an active, the command waits until the other node is in sync and warm, and switches over.
+    Begin with the passive's host, so that the pair needs only one switchover.
 
     Example: ha-engine upgrade prepare
     """
@@ -171,8 +171,6 @@ def _hellos(config: Config) -> dict[str, Hello | str]:
             found[peer] = str(error)
     return found
 
-
-HELLO_SECONDS = 4.0
 
 _STYLES = {"fits": "green", "unknown": "yellow", "both at once": "yellow", "impossible": "bold red"}
 _SUMMARY = {

@@ -15,7 +15,7 @@ from tenacity.stop import stop_after_delay
 from ha_engine.client.admin import fetch_cluster, fetch_status
 from ha_engine.client.switchover import await_switchover
 from ha_engine.client.token import require_as_safe
-from ha_engine.errors import EngineError, NodeUnreachable, NotAllowed, NotReady, OtherHostFirst
+from ha_engine.errors import EngineError, NodeUnreachable, NotAllowed, NotReady
 
 POLL_SECONDS = 0.2
 SWITCHOVER_SECONDS = 30.0
@@ -52,14 +52,12 @@ def prepare(url: str, by: str, patience: float, say: Say) -> Step:
     """Make the node at ``url`` passive, so that its stop delays no event.
 
     If the node is the active, the step waits until another node is in sync and warm, and switches
-    over to it. Raises OtherHostFirst if the node is the active and the other one has the same
-    version, since the passive is upgraded first. Raises NotReady after ``patience`` seconds, and
-    EngineError, NodeUnreachable.
+    over to it. The step is right on either host first, but with the passive's host first a pair
+    needs only one switchover. Raises NotReady after ``patience`` seconds. Raises EngineError.
     """
     cluster = _await(url, _no_active, patience, say)
     mine = cluster["node"]
     if cluster["active"] == mine:
-        _refuse_if_first(url, cluster)
         _await(url, _no_successor, patience, say)
         successor = await_switchover(url, None, by, SWITCHOVER_SECONDS)[1]
         say(f"{successor} is the active")
@@ -167,19 +165,6 @@ def _await(url: str, why_not: Reason, patience: float, say: Say) -> dict[str, An
         raise NotReady(
             f"after {patience:g} s: {reason}; run 'ha-engine status', and repeat the command"
         ) from None
-
-
-def _refuse_if_first(url: str, cluster: dict[str, Any]) -> None:
-    """Raise OtherHostFirst if no other node has another version than the active at ``url``."""
-    nodes = _nodes(url, cluster)
-    mine, others = cluster["node"], [node for node in nodes if node.node != cluster["node"]]
-    versions = {node.version for node in nodes}
-    if others and None not in versions and len(versions) == 1:
-        names = ", ".join(node.node for node in others)
-        raise OtherHostFirst(
-            f"{mine} is the active, and {names} runs ha-engine {versions.pop()} too; upgrade the "
-            f"host of {names} first, or run 'ha-engine switchover' if this host shall be first"
-        )
 
 
 def _nodes(url: str, cluster: dict[str, Any]) -> tuple[NodeStep, ...]:

@@ -172,16 +172,12 @@ class Installation:
         """Follow the guide for a new version: install it beside the old one, then host by host."""
         _on_both(self, lambda host: self.install(host, 2))
         for host in (self.passive, self.active):
-            if host is self.active:
-                self._take_over_from(host)
+            host.type("ha-engine upgrade prepare")
             host.type("systemctl stop ha-engine")
             host.type("ln -sfn /opt/ha-engine-2 /opt/ha-engine")
             host.type("systemctl start ha-engine")
-            wait_until(self.is_whole, within=PATIENCE, every=0.5)
-
-    def _take_over_from(self, host: BootedHost) -> None:
-        host.type("ha-engine switchover --wait 120")
-        wait_until(lambda: self.active_or_none() not in (host, None), within=PATIENCE)
+            host.type("ha-engine upgrade verify")
+            assert self.is_whole()
 
     # -- what one sees -----------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@
 ``journal``, ``snapshot``          have one group of commands each.
 ``cluster``                        has the command ``cluster check``.
 ``source``                         has the command ``source peek``.
-``upgrade``                        has the commands of an upgrade: ``check``, ``prepare``, ``verify``.
+``upgrade``                        has the commands ``upgrade check``, ``prepare`` and ``verify``.
 ``version``                        says what this installation fits.
 ``publish``, ``reinit``, ``demo``  have one command each.
 ``cluster_table``                  makes the table of the nodes of a group.

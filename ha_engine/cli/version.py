@@ -27,14 +27,16 @@ def _print(statement: Statement) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from ha_engine.upgrade.statement import versions
+
     rows = [
         ("ha-engine", statement.engine),
-        ("sync protocol", f"{statement.protocol_min} to {statement.protocol_max}"),
+        ("sync protocol", versions(statement.protocol_min, statement.protocol_max)),
         *(
-            (name, f"reads {one.read_min} to {one.read_max}, writes up to {one.written}")
+            (name, f"reads {versions(one.read_min, one.read_max)}, writes up to {one.written}")
             for name, one in statement.formats.items()
         ),
-        ("database schema", f"{statement.schema_min} to {statement.schema_max}"),
+        ("database schema", versions(statement.schema_min, statement.schema_max)),
         *statement.runtime.items(),
     ]
     table = Table("what", "version", box=None)

@@ -110,5 +110,5 @@ node_engine = Table(
     Column("node", Text, primary_key=True),
     Column("engine", Text, nullable=False),
     Column("schema_version", Text, nullable=False),
-    Column("connected_at", DateTime(timezone=True), nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False),
 )

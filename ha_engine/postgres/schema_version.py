@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, Text, cast, column, func, literal, select, table
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import Insert, insert
 
 from ha_engine import __version__
 from ha_engine.errors import DatabaseNotReady
@@ -119,12 +119,27 @@ def admit(connection: Connection, engine: Engine, group: str, node: str | None) 
     This check covers two nodes that the check at the start misses: one that started while the
     database was unreachable, and one that runs while an operator forces the floor up.
     """
-    floor, is_read_only = connection.execute(
-        select(schema_floor.c.version, func.current_setting("transaction_read_only") == "on")
+    mine = (node_engine.c.group_name == group) & (node_engine.c.node == node)
+    known = mine & (node_engine.c.engine == __version__)
+    known &= node_engine.c.schema_version == newest()
+    floor, is_read_only, is_recorded = connection.execute(
+        select(
+            schema_floor.c.version,
+            func.current_setting("transaction_read_only") == "on",
+            select(node_engine.c.node).where(known).exists(),
+        )
     ).one()
     refuse_below_floor(engine, floor)
-    if node is None or is_read_only:
+    # A write waits for a synchronous standby, and a node must be able to read without that wait.
+    if node is None or is_read_only or is_recorded:
         return
+    recorded = connection.execute(_record(group, node))
+    if recorded.rowcount == 0:
+        refuse_below_floor(engine, connection.scalar(select(schema_floor.c.version)))
+
+
+def _record(group: str, node: str) -> Insert:
+    """Record the engine of the node, unless this program is below the floor."""
     # 1. Node A, with an older engine, reads the floor.
     # 2. 'db upgrade --finalize' reads the engines of all nodes, and raises the floor.
     # 3. Node A records its engine, and uses a schema that its engine does not know.
@@ -136,19 +151,18 @@ def admit(connection: Connection, engine: Engine, group: str, node: str | None) 
         "node": literal(node),
         "engine": literal(__version__),
         "schema_version": literal(newest()),
-        "connected_at": func.clock_timestamp(),
+        "recorded_at": func.clock_timestamp(),
     }
     permitted = permits.with_for_update(read=True).subquery()
-    recorded = connection.execute(
+    row = select(*values.values()).select_from(permitted)
+    return (
         insert(node_engine)
-        .from_select(list(values), select(*values.values()).select_from(permitted))
+        .from_select(list(values), row)
         .on_conflict_do_update(
             index_elements=["group_name", "node"],
-            set_={name: values[name] for name in ("engine", "schema_version", "connected_at")},
+            set_={name: values[name] for name in ("engine", "schema_version", "recorded_at")},
         )
     )
-    if recorded.rowcount == 0:
-        refuse_below_floor(engine, connection.scalar(select(schema_floor.c.version)))
 
 
 def _exists(connection: Connection, schema: str, name: str) -> bool:

@@ -86,8 +86,9 @@ def finalize(engine: Engine, schema: str = SCHEMA, *, force: bool = False) -> Up
         if not force:
             _refuse_older(state_in(connection, schema).nodes)
         _raise_floor(connection)
-    with _alone(engine, schema) as (connection, _):
-        _migrate(connection, schema, newest())
+    with _alone(engine, schema) as (connection, raised):
+        if raised.version is not None and raised.version < newest():
+            _migrate(connection, schema, newest())
         return Upgrade(before, state_in(connection, schema))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ha_engine.postgres.schema_version import SchemaState
 from ha_engine.query.runtime import SEMANTICS
 from ha_engine.sync.hello import Hello
-from ha_engine.upgrade.statement import MANIFEST, Statement
+from ha_engine.upgrade.statement import MANIFEST, Statement, versions
 
 _CHECKPOINT = (SEMANTICS, "spark")
 """What wrote a checkpoint must be what continues it (``query.runtime.why_not_continued``)."""
@@ -70,8 +70,8 @@ def compare(
 
 def _wire(here: Statement, target: Statement) -> Line:
     ranges = (
-        f"{_range(target.protocol_min, target.protocol_max)}, this one "
-        f"{_range(here.protocol_min, here.protocol_max)}"
+        f"{versions(target.protocol_min, target.protocol_max)}, this one "
+        f"{versions(here.protocol_min, here.protocol_max)}"
     )
     if _overlap(here, target):
         return Line("wire", Verdict.FITS, f"the target speaks sync protocol {ranges}")
@@ -213,7 +213,3 @@ def _overlap(one: Statement | Hello, other: Statement | Hello) -> bool:
 
 def _differing(here: Mapping[str, str], target: Mapping[str, str]) -> list[str]:
     return sorted(n for n in {*here, *target} if here.get(n) != target.get(n))
-
-
-def _range(lowest: int, highest: int) -> str:
-    return str(lowest) if lowest == highest else f"{lowest} to {highest}"

@@ -94,6 +94,11 @@ def parse_statement(text: str, origin: str) -> Statement:
         ) from error
 
 
+def versions(lowest: object, highest: object) -> str:
+    """A range of versions, for people."""
+    return str(lowest) if lowest == highest else f"{lowest} to {highest}"
+
+
 def _only(version: int) -> Format:
     return Format(version, version, version)
 

@@ -21,6 +21,8 @@ POLL_SECONDS = 0.2
 SWITCHOVER_SECONDS = 30.0
 """How long the other node may be behind again, after it was warm."""
 
+_WORKING = ("active", "passive")
+
 Say = Callable[[str], None]
 """Shows what a step waits for."""
 
@@ -129,6 +131,8 @@ def _missing(name: str, node: dict[str, Any]) -> str | None:
         return f"{name} is at stage '{rejoin['stage']}', and still needs {left}"
     if not node["in_sync"]:
         return f"{name} is not in sync"
+    if node["role"] not in _WORKING or node["suspended"]:
+        return f"{name} is {node['role']}: {node['reason']}"
     return None if node["warm"] else f"{name} is not warm"
 
 

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,17 +60,16 @@ def _of_wheel(path: Path) -> Statement:
                 wheel.extractall(place)
         except (OSError, zipfile.BadZipFile) as error:
             raise StatementMissing(f"{path} is no wheel: {error}; get the wheel again") from error
-        environ = {**os.environ, "PYTHONPATH": place}
-        asked = _asked([sys.executable, "-m", "ha_engine"], str(path), environ, place)
+        asked = _asked([sys.executable, "-m", "ha_engine"], str(path), place)
         return replace(asked, runtime={})
 
 
-def _asked(
-    program: Sequence[str],
-    target: str,
-    environ: Mapping[str, str] | None = None,
-    directory: str | None = None,
-) -> Statement:
+def _asked(program: Sequence[str], target: str, directory: str | None = None) -> Statement:
+    """Ask a program for its statement, which imports the engine from ``directory``, if given."""
+    # The variable of this process would give the program the packages of this installation.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if directory is not None:
+        environ["PYTHONPATH"] = directory
     try:
         done = subprocess.run(
             [*program, *_COMMAND],

@@ -52,6 +52,20 @@ def test_a_node_records_its_engine_when_it_connects(url: str) -> None:
     assert read_state(open_engine(url)).nodes == (recorded,)
 
 
+def test_only_another_engine_makes_a_connection_write(url: str) -> None:
+    connect(url)
+    engine = open_engine(url)
+    tuples = "SELECT ctid::text, engine FROM ha_engine.node_engine"
+    with engine.begin() as connection:
+        before = connection.execute(text(tuples)).all()
+    connect(url)
+    with engine.begin() as connection:
+        assert connection.execute(text(tuples)).all() == before
+        connection.execute(text("UPDATE ha_engine.node_engine SET engine = '0.0.1'"))
+    connect(url)
+    assert read_state(engine).nodes[0].engine == __version__
+
+
 def test_an_older_engine_uses_the_newer_schema_until_it_is_finalised(
     url: str, next_release: Path
 ) -> None:

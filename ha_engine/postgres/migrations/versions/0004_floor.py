@@ -27,6 +27,6 @@ def upgrade() -> None:
         sa.Column("node", sa.Text, primary_key=True),
         sa.Column("engine", sa.Text, nullable=False),
         sa.Column("schema_version", sa.Text, nullable=False),
-        sa.Column("connected_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("recorded_at", sa.DateTime(timezone=True), nullable=False),
         schema=schema,
     )

@@ -72,7 +72,7 @@ def check(
     from ha_engine.upgrade.target import statement_of
 
     target, here = statement_of(to), statement_here()
-    database: SchemaState | str = "no config names the database"
+    database: SchemaState | str = "no config names the database; add --config"
     peers: dict[str, Hello | str] = {}
     if path is not None:
         config = load_config(path, os.environ)
@@ -142,7 +142,7 @@ def _schema(config: Config) -> SchemaState | str:
     from ha_engine.postgres.schema_version import read_state
 
     if config.database.url.get_secret_value() == EMBEDDED:
-        return "the embedded database runs only while its node runs"
+        return "the embedded database runs only while its node runs; use 'ha-engine db version'"
     try:
         with opened_engine(config.database) as engine:
             return read_state(engine, config.database.schema_name)

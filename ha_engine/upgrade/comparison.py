@@ -162,7 +162,8 @@ def _schema(here: Statement, target: Statement, database: SchemaState | str) -> 
     if isinstance(database, str):
         if (here.schema_min, here.schema_max) == (target.schema_min, target.schema_max):
             return Line("schema", Verdict.FITS, "both versions use the same database schema")
-        return Line("schema", Verdict.UNKNOWN, database, "run the command again with --config")
+        text, _, remedy = database.partition("; ")
+        return Line("schema", Verdict.UNKNOWN, text, remedy)
     version, floor = database.version, database.floor
     if floor is not None and floor > target.schema_max:
         return Line(

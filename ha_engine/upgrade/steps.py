@@ -15,7 +15,7 @@ from tenacity.stop import stop_after_delay
 from ha_engine.client.admin import fetch_cluster, fetch_status
 from ha_engine.client.switchover import await_switchover
 from ha_engine.client.token import require_as_safe
-from ha_engine.errors import EngineError, NodeUnreachable, NotAllowed, NotReady
+from ha_engine.errors import EngineError, NodeUnreachable, NotReady
 
 POLL_SECONDS = 0.2
 SWITCHOVER_SECONDS = 30.0
@@ -63,7 +63,7 @@ def prepare(url: str, by: str, patience: float, say: Say) -> Step:
         _await(url, _no_successor, patience, say)
         successor = await_switchover(url, None, by, SWITCHOVER_SECONDS)[1]
         say(f"{successor} is the active")
-        cluster = _await(url, _is_active, patience, say)
+        cluster = _await(url, _still_active, patience, say)
     return Step(
         mine,
         _nodes(url, cluster),
@@ -82,12 +82,12 @@ def verify(url: str, patience: float, say: Say) -> Step:
 
 
 def _next(cluster: dict[str, Any], nodes: tuple[NodeStep, ...]) -> str:
-    if len({node.version for node in nodes}) > 1:
+    if len({node.version for node in nodes if node.version is not None}) > 1:
         others = [node.node for node in nodes if node.node != cluster["node"]]
         return f"run 'ha-engine upgrade prepare' on the host of {', '.join(others)}"
     return (
-        "all nodes run one version; if it stays, run 'ha-engine db upgrade --finalize', after "
-        "which no older version may return"
+        "all nodes run one version; to keep it for good, run 'ha-engine db upgrade --finalize', "
+        "after which no older version may return"
     )
 
 
@@ -101,7 +101,7 @@ def _no_active(cluster: dict[str, Any]) -> str | None:
     return None if cluster["active"] else "no node is the active"
 
 
-def _is_active(cluster: dict[str, Any]) -> str | None:
+def _still_active(cluster: dict[str, Any]) -> str | None:
     mine = cluster["nodes"][cluster["node"]]
     if cluster["active"] in (None, cluster["node"]) or mine["role"] == "active":
         return f"{cluster['node']} is still {mine['role']}"
@@ -110,10 +110,10 @@ def _is_active(cluster: dict[str, Any]) -> str | None:
 
 def _no_successor(cluster: dict[str, Any]) -> str | None:
     others = {name: node for name, node in cluster["nodes"].items() if name != cluster["node"]}
-    reasons = {name: _missing(name, node) for name, node in others.items()}
-    if not others or None in reasons.values():
-        return None if others else "the group has no other node"
-    return "; ".join(filter(None, reasons.values()))
+    reasons = [_missing(name, node) for name, node in others.items()]
+    if None in reasons:
+        return None
+    return "; ".join(filter(None, reasons)) or "the group has no other node"
 
 
 def _not_whole(cluster: dict[str, Any]) -> str | None:
@@ -142,8 +142,6 @@ def _await(url: str, why_not: Reason, patience: float, say: Say) -> dict[str, An
     def ask() -> tuple[str | None, dict[str, Any]]:
         try:
             cluster = fetch_cluster(url)
-        except NotAllowed:
-            raise
         except NodeUnreachable as error:
             return str(error), {}
         return why_not(cluster), cluster
@@ -172,17 +170,22 @@ def _await(url: str, why_not: Reason, patience: float, say: Say) -> dict[str, An
 
 
 def _nodes(url: str, cluster: dict[str, Any]) -> tuple[NodeStep, ...]:
-    found = []
-    for name, node in cluster["nodes"].items():
-        if node["answers"]:
-            asked = url if name == cluster["node"] else require_as_safe(url, node["url"])
-            version = _version(asked)
-            found.append(NodeStep(name, version, node["role"], node["in_sync"], node["warm"]))
-    return tuple(found)
+    return tuple(
+        NodeStep(
+            name,
+            _version(url, url if name == cluster["node"] else node["url"]),
+            node["role"],
+            node["in_sync"],
+            node["warm"],
+        )
+        for name, node in cluster["nodes"].items()
+        if node["answers"]
+    )
 
 
-def _version(url: str) -> str | None:
+def _version(asked: str, url: str) -> str | None:
+    """The version of the node at ``url``, which the node at ``asked`` has named."""
     try:
-        return str(fetch_status(url)["version"])
+        return str(fetch_status(require_as_safe(asked, url))["version"])
     except EngineError:
         return None

@@ -86,6 +86,6 @@ def _asked(program: Sequence[str], target: str, directory: str | None = None) ->
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise StatementMissing(
             f"{target} has no command 'ha-engine version --json' and says: {said}; install it "
-            "again, or if it is older than that command, use the steps for both hosts at once"
+            "again, or read docs/UPGRADE.md if it is older than that command"
         )
     return parse_statement(done.stdout, target)

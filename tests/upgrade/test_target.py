@@ -14,6 +14,7 @@ from ha_engine.cli.root import program
 from ha_engine.errors import StatementMissing
 from ha_engine.upgrade.statement import parse_statement, statement_here
 from ha_engine.upgrade.target import statement_of
+from tests.e2e.node_under_test import free_port
 from tests.releases import SEMANTICS, WIRE, Change, release, version
 
 
@@ -69,6 +70,20 @@ def test_a_saved_statement_is_read(tmp_path: Path) -> None:
     assert check(saved)[0] == 0
 
 
+def test_a_config_names_the_database_and_the_peers_that_are_asked(tmp_path: Path) -> None:
+    saved, config = tmp_path / "statement.json", tmp_path / "engine.yaml"
+    here = statement_here().to_json()
+    saved.write_text(json.dumps({**here, "schema_max": "9999"}))
+    nowhere = f"127.0.0.1:{free_port()}"
+    config.write_text(
+        f"database: {{url: 'postgresql://nobody@{nowhere}/nowhere'}}\n"
+        f"event_sync: {{peers: {{node-b: '{nowhere}'}}, insecure: true}}\n"
+    )
+    code, lines, verdict = check(saved, "--config", str(config))
+    assert (code, verdict) == (5, "unknown")
+    assert (lines["schema"], lines["node-b"], lines["wire"]) == ("unknown", "unknown", "fits")
+
+
 def not_there(place: Path) -> str:
     return "0.2.0"
 
@@ -112,6 +127,6 @@ def test_a_statement_of_a_later_form_is_refused() -> None:
         parse_statement(later, "later.json")
 
 
-def test_no_command_with_another_verdict_prints_less() -> None:
+def test_version_prints_a_line_for_each_part() -> None:
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(program("version"), ["version"])
     assert "sync protocol" in shown.stdout

@@ -15,7 +15,7 @@ from ha_engine.errors import StatementMissing
 from ha_engine.upgrade.statement import parse_statement, statement_here
 from ha_engine.upgrade.target import statement_of
 from tests.e2e.node_under_test import free_port
-from tests.releases import SEMANTICS, WIRE, Change, release, version
+from tests.releases import WIRE, Change, release, version
 
 
 def check(target: Path, *options: str) -> tuple[int, dict[str, str], str]:
@@ -40,9 +40,7 @@ def wheel_of(place: Path) -> Path:
     ("changes", "code", "subject"),
     [
         ([version("9.0.0")], 0, ""),
-        ([(*WIRE, "PROTOCOL_MIN, PROTOCOL_MAX = 1, 2")], 0, ""),
         ([(*WIRE, "PROTOCOL_MIN, PROTOCOL_MAX = 2, 2")], 3, "wire"),
-        ([(*SEMANTICS, "BATCH_SEMANTICS = 2")], 3, "batches"),
         ([("journal/record.py", "\nVERSION = 1\n", "\nVERSION = 2\n")], 4, "journal record"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 from ha_engine.postgres.schema_version import SchemaState
 from ha_engine.query.runtime import SEMANTICS
 from ha_engine.sync.hello import Hello
-from ha_engine.upgrade.statement import MANIFEST, Statement, versions
+from ha_engine.upgrade.statement import MANIFEST, RECORD, Statement, versions
 
 _CHECKPOINT = (SEMANTICS, "spark")
 """What wrote a checkpoint must be what continues it (``query.runtime.why_not_continued``)."""
@@ -85,40 +85,33 @@ def _wire(here: Statement, target: Statement) -> Line:
 
 def _formats(here: Statement, target: Statement) -> Iterator[Line]:
     """A line for each format. Records go both ways between nodes; other files stay on a host."""
-    for name, ours in here.formats.items():
-        theirs = target.formats.get(name)
-        if theirs is None or not theirs.reads(ours.written):
-            yield _unread(name, ours.written)
-        elif ours.reads(theirs.written):
-            yield Line(name, Verdict.FITS, f"each version reads what the other writes of {name}")
-        elif name == "journal record":
-            yield Line(
-                name,
-                Verdict.BOTH_AT_ONCE,
-                f"this version does not read {name} {theirs.written}, which the target writes",
-                "stop both nodes, and start both with the target; there is no way back",
-            )
+    for name in dict.fromkeys([*here.formats, *target.formats]):
+        ours, theirs = here.formats.get(name), target.formats.get(name)
+        if ours is not None and (theirs is None or not theirs.reads(ours.written)):
+            yield _not_read_by_target(name, ours.written)
+        elif theirs is not None and (ours is None or not ours.reads(theirs.written)):
+            yield _not_read_here(name, theirs.written)
         else:
-            yield Line(
-                name,
-                Verdict.FITS,
-                f"this version does not read {name} {theirs.written}, which the target writes",
-                "to go back, run 'ha-engine reinit' on one host after the other"
-                if name != MANIFEST
-                else "to go back, do not count on snapshots of the target",
-            )
+            yield Line(name, Verdict.FITS, f"each version reads the {name} of the other")
 
 
-def _unread(name: str, version: int) -> Line:
+def _not_read_by_target(name: str, version: int) -> Line:
     text = f"the target does not read {name} {version}, which this version writes"
     if name == MANIFEST:
-        return Line(
-            name,
-            Verdict.FITS,
-            text,
-            "keep the data of both hosts until the target has taken a snapshot",
-        )
+        remedy = "keep the data of both hosts until the target has taken a snapshot"
+        return Line(name, Verdict.FITS, text, remedy)
     return Line(name, Verdict.IMPOSSIBLE, text, "choose a version that reads it")
+
+
+def _not_read_here(name: str, version: int) -> Line:
+    text = f"this version does not read {name} {version}, which the target writes"
+    if name == RECORD:
+        remedy = "stop both nodes, and start both with the target; there is no way back"
+        return Line(name, Verdict.BOTH_AT_ONCE, text, remedy)
+    if name == MANIFEST:
+        return Line(name, Verdict.FITS, text, "to go back, do not count on snapshots of the target")
+    remedy = "to go back, run 'ha-engine reinit' on one host after the other"
+    return Line(name, Verdict.FITS, text, remedy)
 
 
 def _batches(here: Mapping[str, str], target: Mapping[str, str]) -> Line:

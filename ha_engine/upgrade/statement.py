@@ -19,8 +19,8 @@ from ha_engine.query.runtime import runtime_versions
 from ha_engine.snapshot import base_file, manifest
 from ha_engine.sync.hello import PROTOCOL_MAX, PROTOCOL_MIN
 
-MANIFEST = "snapshot manifest"
-"""The one format that a node can do without: it gets its state from the journal then."""
+RECORD, MANIFEST = "journal record", "snapshot manifest"
+"""Records go from node to node. A manifest is the one format that a node can do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def statement_here() -> Statement:
         protocol_min=PROTOCOL_MIN,
         protocol_max=PROTOCOL_MAX,
         formats={
-            "journal record": _only(record.VERSION),
+            RECORD: _only(record.VERSION),
             "journal segment": _only(reading.FILE_VERSION),
             "journal identity": _only(identity.VERSION),
             "journal base": _up_to(base_file.VERSION, base_file.VERSION_WITH_OFFSETS),

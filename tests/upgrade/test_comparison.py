@@ -59,6 +59,7 @@ def test_a_version_fits_itself() -> None:
         ("journal record", with_format("journal record", Format(2, 2, 2)), Verdict.IMPOSSIBLE),
         ("journal base", with_format("journal base", Format(1, 3, 3)), Verdict.FITS),
         ("journal base", with_format("journal base", Format(1, 1, 1)), Verdict.IMPOSSIBLE),
+        ("new file", with_format("new file", Format(1, 1, 1)), Verdict.FITS),
         (MANIFEST, with_format(MANIFEST, Format(1, 1, 1)), Verdict.FITS),
         ("batches", replace(HERE, runtime={**RUNTIME, "java": "21"}), Verdict.BOTH_AT_ONCE),
         ("checkpoints", replace(HERE, runtime={**RUNTIME, "java": "21"}), Verdict.FITS),
@@ -83,6 +84,13 @@ def test_the_schema_decides_whether_an_older_version_may_return() -> None:
     assert "finalised for engines that know version 0004" in finalised.text
     assert lines(older, "no answer")["schema"].verdict is Verdict.UNKNOWN
     assert lines(HERE, "no answer")["schema"].verdict is Verdict.FITS
+
+
+def test_a_file_that_only_one_version_knows_bars_the_way_without_it() -> None:
+    newer = with_format("new file", Format(1, 1, 1))
+    assert "reinit" in lines(newer)["new file"].remedy
+    back = {line.subject: line for line in compare(newer, HERE, SCHEMA, {})}
+    assert back["new file"].verdict is Verdict.IMPOSSIBLE
 
 
 def test_a_newer_schema_is_upgraded_first() -> None:

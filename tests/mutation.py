@@ -202,7 +202,9 @@ class _Loader(Loader):
 
 def module_spec(name: str, code: CodeType) -> ModuleSpec:
     """Return the spec of a module with the code ``code``."""
-    return ModuleSpec(name, _Loader(code), origin=code.co_filename)
+    spec = ModuleSpec(name, _Loader(code), origin=code.co_filename)
+    spec.has_location = True  # sets __file__, by which a module finds the files beside it
+    return spec
 
 
 class _Broken(MetaPathFinder):

@@ -417,6 +417,22 @@ BREAKAGES = (
         "sync/test_sync_links.py",
     ),
     Breakage(
+        "R32",
+        "postgres.schema_version",
+        "admit",
+        "refuse_below_floor(engine, floor)",
+        "pass",
+        "postgres/test_schema_floor.py",
+    ),
+    Breakage(
+        "R32",
+        "postgres.upgrade",
+        "_refuse_older",
+        "one.schema_version < newest()",
+        "False",
+        "postgres/test_schema_floor.py",
+    ),
+    Breakage(
         "R34",
         "publish.sinks.buckets",
         "BucketedSink.claim",

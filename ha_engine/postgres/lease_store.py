@@ -87,9 +87,9 @@ class _Warnings:
 class PostgresLeaseStore:
     """The lease row of the group ``group``.
 
-    Each new connection checks the floor of the schema, and records the engine of the node ``node``,
-    so no engine below the floor reads or writes the lease row (RULES.md#r32). A command that is no
-    node gives no ``node``.
+    Each new connection checks the floor of the schema, so no engine below the floor reads or writes
+    the lease row (RULES.md#r32). It also records the engine of the node ``node``, which is None for
+    a command.
 
     Every method raises DatabaseUnreachable when the outcome of its statement is unknown. Every
     method raises DatabaseNotReady when the schema is missing, or has a higher floor than this

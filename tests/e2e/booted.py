@@ -177,7 +177,7 @@ class Installation:
             host.type("ln -sfn /opt/ha-engine-2 /opt/ha-engine")
             host.type("systemctl start ha-engine")
             host.type("ha-engine upgrade verify")
-            assert self.is_whole()
+            wait_until(self.is_whole, within=PATIENCE, every=0.5)
 
     # -- what one sees -----------------------------------------------------------------------------
 

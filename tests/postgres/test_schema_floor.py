@@ -38,7 +38,8 @@ def url(database_url: str, engine: Engine) -> str:
 
 def connect(url: str, node: str | None = "node-a", group: str = "flights") -> None:
     """Connect to the database once, as the node does."""
-    store = PostgresLeaseStore(open_engine(url), group, 5.0, db_timeout=PATIENCE, node=node)
+    engine = open_engine(url, connect_timeout=PATIENCE, statement_timeout=PATIENCE)
+    store = PostgresLeaseStore(engine, group, 5.0, db_timeout=PATIENCE, node=node)
     with closing(store):
         store.read()
 
@@ -116,7 +117,7 @@ def test_finalize_requires_the_upgrade_first(url: str, next_release: Path) -> No
 
 def test_finalize_waits_for_a_node_that_connects_and_then_refuses(url: str) -> None:
     """The node's engine is older than this one, as its record says."""
-    engine = open_engine(url)
+    engine = open_engine(url, statement_timeout=PATIENCE)
     record = (
         "INSERT INTO ha_engine.node_engine SELECT 'flights', 'node-b', '0.0.1', '0003', now()"
         " FROM (SELECT 1 FROM ha_engine.schema_floor WHERE version <= '0004' FOR SHARE) AS floor"

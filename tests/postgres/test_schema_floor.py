@@ -123,7 +123,9 @@ def test_finalize_waits_for_a_node_that_connects_and_then_refuses(url: str) -> N
         " FROM (SELECT 1 FROM ha_engine.schema_floor WHERE version <= '0004' FOR SHARE) AS floor"
     )
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-    with ThreadPoolExecutor(1) as pool, engine.connect() as node, engine.connect() as observer:
+    # In one transaction, each read of pg_stat_activity returns what the first one found.
+    outside = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with ThreadPoolExecutor(1) as pool, engine.connect() as node, outside.connect() as observer:
         node.execute(text(record))
         finalizing = pool.submit(finalize, engine)
         wait_until(lambda: observer.scalar(text(waiting)) > 0, within=PATIENCE)

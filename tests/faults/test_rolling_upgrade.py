@@ -171,6 +171,7 @@ def check(code: Path, target: Path, pair: Pair) -> int:
     ).returncode
 
 
+@pytest.mark.nightly("tests/upgrade and tests/postgres/test_schema_floor.py have its parts")
 def test_an_upgrade_under_load_survives_a_failover_and_ends_with_finalize(
     database_url: str, tmp_path: Path
 ) -> None:

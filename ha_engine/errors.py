@@ -201,7 +201,8 @@ class AggregationNotReady(EngineError):
 
 
 class NotAValue(EngineError):
-    """A request compares a key of an aggregation with a value that the key's type does not have."""
+    """A request compares a key of an aggregation, or a column of the output, with a value that its
+    type does not have."""
 
 
 # -- snapshots -------------------------------------------------------------------------------------

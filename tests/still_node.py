@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 
 from ha_engine.api.http import NodeView
+from ha_engine.api.output import OutputReader
 from ha_engine.auth import OPEN, Access
 from ha_engine.node.routes import web_application
+from ha_engine.outbox.published import PublishedBatches
 from tests.core.world import World
 
 
@@ -27,6 +30,7 @@ def still_node(access: Access = OPEN) -> Starlette:
         alive=lambda: True,
         switchover=lambda *_: "no",
     )
-    parts = nobody, 1 << 20, nobody, nobody, {}, nobody, nobody, "g"
+    output = OutputReader(("delays",), PublishedBatches(Path("absent"), 0, 0), lambda: "id")
+    parts = nobody, 1 << 20, nobody, nobody, {}, nobody, nobody, output, "g"
     names = frozenset({"node"})
     return web_application(view, world.core, lambda _: None, *parts, access, names)

@@ -6,14 +6,15 @@ docs/adr/0010 says why a peer's page may read a node, and why no other page may.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
 from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -41,11 +42,12 @@ class WithPage:
 
     A peer's page may read only the paths in READ_BY_PEERS. A page of another site may change
     nothing on the node. The API answers, or refuses, every request for a path outside the page.
+    An observer serves the page too, and names the nodes that it has ``observed``.
     """
 
-    def __init__(self, api: ASGIApp, peers: Urls) -> None:
+    def __init__(self, api: ASGIApp, peers: Urls, observed: Sequence[str] = ()) -> None:
         self._api, self._readable = api, ReadByPeers(api, peers)
-        self._page = Starlette(routes=_routes(peers))
+        self._page = Starlette(routes=_routes(peers, observed))
         self._paths = {"/", *(f"/page/{file.relative_to(FILES)}" for file in FILES.rglob("*.*"))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,6 +61,12 @@ class WithPage:
         if scope["method"] not in ("GET", "HEAD"):
             return _NOT_FROM_THERE if _is_of_another_site(scope) else self._api
         return self._page if scope["path"] in self._paths else self._api
+
+
+def with_observed_page(api: ASGIApp, nodes: Sequence[str]) -> ASGIApp:
+    """An ASGI application that serves ``api`` of an observer, and at ``/`` the page, which then asks
+    the observer for the last answers of each of ``nodes``."""
+    return WithPage(api, tuple, nodes)
 
 
 _NOT_FROM_THERE = JSONResponse(
@@ -80,10 +88,14 @@ def _is_of_another_site(scope: Scope) -> bool:
     return origin.partition("://")[2] != headers.get("host", "").lower()
 
 
-def _routes(peers: Urls) -> list[BaseRoute]:
+def _routes(peers: Urls, observed: Sequence[str]) -> list[BaseRoute]:
     async def index(request: Request) -> Response:
         policy = {"Content-Security-Policy": content_security_policy(peers())}
-        return FileResponse(FILES / "index.html", headers=_HEADERS | policy)
+        if not observed:
+            return FileResponse(FILES / "index.html", headers=_HEADERS | policy)
+        names = f'<body data-observed="{escape(" ".join(observed))}">'
+        text = (FILES / "index.html").read_text().replace("<body>", names, 1)
+        return HTMLResponse(text, headers=_HEADERS | policy)
 
     return [Route("/", index, methods=["GET"]), Mount("/page", _Files(directory=FILES))]
 

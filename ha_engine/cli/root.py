@@ -24,6 +24,7 @@ _COMMANDS = {
     "history": "lease.history",
     "reinit": "reinit.reinit",
     "receive": "receive.receive",
+    "observe": "observe.observe",
     "executor": "executor.executor",
     "publish": "publish.publish",
     "demo": "demo.demo",

@@ -9,6 +9,7 @@
 ``access``      is the section of the rights of callers over both interfaces.
 ``tree``        combines the sections, and checks the relations between their keys.
 ``receiver``    is the whole tree of a receiver, which has fewer sections.
+``observer``    is the whole tree of an observer, which has other sections.
 ``load``        reads files, HA_ENGINE_* and secrets, and reports all problems at once.
 ``reload``      reads the config again after SIGHUP, while the node runs.
 ``group``       lists the settings that must be equal on every node of a group.

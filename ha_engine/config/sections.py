@@ -315,6 +315,22 @@ class OutboxConfig(Section):
     )
 
 
+class ObserveConfig(Section):
+    """The published batches that the node keeps for observers."""
+
+    keep_batches: int = Field(
+        default=0,
+        ge=0,
+        description="Maximum number of newest published batches of each query that observers can "
+        "get, such as 64. With 0 no caller can get rows of the output from the node.",
+    )
+    keep_size: Size = Field(
+        default=16 << 20,
+        description="Maximum size of the newest published batches of each query that observers can "
+        "get. A larger batch is not kept.",
+    )
+
+
 class PublishConfig(Section):
     """Delivery to the sinks."""
 

@@ -21,6 +21,7 @@ from ha_engine.config.sections import (
     LogConfig,
     Name,
     NodeConfig,
+    ObserveConfig,
     OutboxConfig,
     PublishConfig,
     QueryConfig,
@@ -58,6 +59,7 @@ class Config(Section):
     query: QueryConfig = QueryConfig()
     outbox: OutboxConfig = OutboxConfig()
     publish: PublishConfig = PublishConfig()
+    observe: ObserveConfig = ObserveConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     log: LogConfig = LogConfig()
 

@@ -36,6 +36,11 @@ class DataDirectory:
         return self.path / "outbox"
 
     @property
+    def published(self) -> Path:
+        """The directory of the published batches that the node keeps for observers."""
+        return self.path / "published"
+
+    @property
     def base(self) -> Path:
         """The path of the file with the base, which replaces the trimmed records."""
         return self.journal / base_file.NAME

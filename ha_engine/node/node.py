@@ -18,6 +18,7 @@ from ha_engine.api.cluster import cluster_of, report_of
 from ha_engine.api.cluster_body import Cluster
 from ha_engine.api.connection import ConnectionPool
 from ha_engine.api.http import NodeView
+from ha_engine.api.output import OutputReader
 from ha_engine.api.page import WithPage
 from ha_engine.api.prometheus import NodeMetrics
 from ha_engine.api.server import WebServer
@@ -62,6 +63,7 @@ from ha_engine.node.storage import NodeStorage, give_up, replay
 from ha_engine.node.stream_logs import StreamLogs
 from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
 from ha_engine.outbox import Outbox
+from ha_engine.outbox.published import PublishedBatches
 from ha_engine.publish import Publisher, Sink
 from ha_engine.query.application import StreamApplication
 from ha_engine.query.range_endpoints import Endpoints
@@ -116,6 +118,8 @@ class Node:
         self.application = application
         self.data = DataDirectory(config.node.data_dir, process_id)
         self.journal, self.outbox = self._open(living)
+        kept = config.observe
+        self.published = PublishedBatches(self.data.published, kept.keep_batches, kept.keep_size)
         self.core = core_of(
             config, self.application, self.journal, process_id, self.data.high_water()
         )
@@ -259,7 +263,7 @@ class Node:
                 self.publisher,
                 self.supervisor,
                 self.local,
-                NodeStorage(self.data, self.journal, self.writer, self.outbox),
+                NodeStorage(self.data, self.journal, self.writer, self.outbox, self.published),
                 self.peers,
                 self.snapshots,
                 self._exit,
@@ -399,6 +403,7 @@ class Node:
             self.aggregations,
             self.application,
             self.deployments,
+            OutputReader(tuple(core.deployment.marks), self.published, lambda: core.group_id or ""),
             self.config.group,
             access,
             names,

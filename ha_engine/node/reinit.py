@@ -1,6 +1,7 @@
 """Empty the data directory of a stopped node, so that it joins its group as a new member.
 
-Reinit deletes the checkpoints first, then the outbox, then the journal. Last, reinit deletes a
+Reinit deletes the checkpoints first, then the published batches that are kept for observers, then
+the outbox, then the journal. Last, reinit deletes a
 downloaded snapshot that is not in use yet. Reinit deletes the journal's identity before the
 journal's segments. After a crash during reinit, the next start either repairs the data directory or
 refuses it. Reinit deletes the outbox before the journal, so an outbox never remains without its
@@ -82,6 +83,7 @@ def parts(config: Config) -> list[Part]:
     home = config.node.data_dir
     found = {
         "checkpoints": config.checkpoint_dir,
+        "published batches": home / "published",
         "outbox": home / "outbox",
         "journal": home / "journal",
         "restored snapshot": home / WHOLE,

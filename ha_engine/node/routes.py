@@ -11,6 +11,7 @@ from ha_engine.api.applications import Deploying, application_routes
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import LeaseAdmin, lease_routes
+from ha_engine.api.output import OutputReader, output_route
 from ha_engine.api.snapshot import SnapshotState, snapshot_routes
 from ha_engine.auth import Access
 from ha_engine.core import Core
@@ -31,6 +32,7 @@ def web_application(
     aggregations: Mapping[str, Reader],
     running: StreamApplication,
     deployments: Deploying,
+    output: OutputReader,
     group: str,
     access: Access,
     host_names: frozenset[str],
@@ -46,5 +48,6 @@ def web_application(
         *snapshot_routes(core, snapshots, handle),
         *aggregation_routes(aggregations),
         *application_routes(core, running, deployments),
+        output_route(output),
     ]
     return application(view, others, access, host_names)

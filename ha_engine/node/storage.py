@@ -17,6 +17,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.outbox import Outbox
+from ha_engine.outbox.published import PublishedBatches
 from ha_engine.receive.gate import Gate
 from ha_engine.snapshot import base_file
 from ha_engine.types import Deployed, Events
@@ -71,9 +72,15 @@ class NodeStorage:
     DiskFailed."""
 
     def __init__(
-        self, data: DataDirectory, journal: Journal, writer: JournalWriter, outbox: Outbox
+        self,
+        data: DataDirectory,
+        journal: Journal,
+        writer: JournalWriter,
+        outbox: Outbox,
+        published: PublishedBatches,
     ) -> None:
-        self._data, self._journal, self._writer, self._outbox = data, journal, writer, outbox
+        self._data, self._journal, self._writer = data, journal, writer
+        self._outbox, self._published = outbox, published
 
     def keep(self, high_water: HighWater) -> None:
         self._data.keep(high_water)
@@ -82,10 +89,23 @@ class NodeStorage:
         return self._writer.run_exclusive(lambda: self._journal.bind_group(group_id))
 
     def trim_outbox(self, query: str, through: int) -> None:
+        first = max(self._outbox.floor(query), through - self._published.batches_max) + 1
+        for number in range(first, through + 1):
+            self._keep_for_observers(query, number)
         self._outbox.trim(query, through)
 
     async def keep_application(self, deployed: Deployed | None) -> None:
         await asyncio.to_thread(DeployedApplications(self._data.path).keep, deployed)
+
+    def _keep_for_observers(self, query: str, number: int) -> None:
+        """Keep a published batch. A failure costs observers the batch, and the node nothing."""
+        try:
+            if (batch := self._outbox.batch(query, number)) is not None:
+                self._published.keep(query, number, batch)
+        except OSError as error:
+            log.warning(
+                "batch not kept for observers", query=query, batch=number, reason=str(error)
+            )
 
     async def truncate_journal(self, after: int, *, set_aside: bool) -> None:
         if not set_aside:

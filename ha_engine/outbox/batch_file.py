@@ -112,6 +112,15 @@ def _verified_length(path: Path, files: Files) -> int:
         return length
 
 
+def whole_length(content: bytes) -> tuple[int, int | None]:
+    """The length of the IPC file in the ``content`` of a batch file, and the CRC32C in its trailer,
+    which a file of an earlier version does not have."""
+    if content.endswith(_IPC_END):
+        return len(content), None
+    length = max(0, len(content) - _TRAILER.size)
+    return length, _TRAILER.unpack(content[length:].ljust(_TRAILER.size))[1]
+
+
 def _sum_of(file: BinaryIO, length: int) -> int:
     found = 0
     file.seek(0)

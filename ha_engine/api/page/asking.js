@@ -59,10 +59,13 @@ export class Heard {
       ]);
       this.taken(token);
       if (this.status) this.before = {status: this.status, at: this.answeredAt};
-      const changed = cluster.lease?.epoch !== this.cluster?.lease?.epoch;
-      Object.assign(this, {status, cluster, answeredAt: performance.now(), trouble: null});
+      const changed = cluster.body.lease?.epoch !== this.cluster?.lease?.epoch;
+      const age = Math.max(status.ageMs, cluster.ageMs);
+      const trouble = age < FRESH_MS ? null : 'it does not answer the observer';
+      const answeredAt = performance.now() - age;
+      Object.assign(this, {status: status.body, cluster: cluster.body, answeredAt, trouble});
       this.denied = null;
-      if (changed || this.answeredAt - this.historyAt > HISTORY_EVERY_MS) await this.#askHistory();
+      if (changed || performance.now() - this.historyAt > HISTORY_EVERY_MS) await this.#askHistory();
     } catch (error) {
       this.trouble = sentence(error);
       if (error instanceof Denied) this.denied = {token};
@@ -72,7 +75,7 @@ export class Heard {
   async #askHistory() {
     this.historyAt = performance.now();
     try {
-      this.history = {changes: (await this.#get('v1/history?limit=20', this.token())).history};
+      this.history = {changes: (await this.#get('v1/history?limit=20', this.token())).body.history};
     } catch (error) {
       this.history = {changes: this.history?.changes, error: sentence(error)};
     }
@@ -88,7 +91,8 @@ export class Heard {
     const body = await answer.json();
     if (DENIED.includes(answer.status)) throw new Denied(body.error);
     if (!answer.ok) throw new Error(body.error ?? `${path} answered ${answer.status}`);
-    return body;
+    // An observer says how old the answer of a node is.
+    return {body, ageMs: 1000 * Number(answer.headers.get('Age') ?? 0)};
   }
 }
 
@@ -103,6 +107,11 @@ export class Nodes {
     );
     this.peers = new Map();
     this.home.listen();
+  }
+
+  /** The one that asks for a token. */
+  get first() {
+    return this.home;
   }
 
   get all() {
@@ -132,6 +141,33 @@ export class Nodes {
     this.peers.get(name).closed = true;
     this.peers.delete(name);
   }
+}
+
+/** The nodes as an observer last heard them. None of them serves this page. */
+export class ObservedNodes {
+  home = null;
+
+  /** @param {string[]} names of the nodes that the observer watches */
+  constructor(base, reading, names) {
+    const heard = (name) =>
+      new Heard(
+        `${base}nodes/${encodeURIComponent(name)}/`,
+        () => reading.token,
+        (token) => (reading.taken = token),
+      );
+    this.peers = new Map(names.map((name) => [name, heard(name)]));
+    for (const one of this.all) one.listen();
+  }
+
+  get first() {
+    return this.all.find((heard) => heard.denied) ?? this.all[0];
+  }
+
+  get all() {
+    return [...this.peers.values()];
+  }
+
+  meetPeers() {}
 }
 
 function sentence(error) {

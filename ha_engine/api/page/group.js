@@ -32,7 +32,8 @@ export function groupOf(nodes, now) {
     dark: fresh.length === 0,
     teller,
     home: members.find((member) => member.home) ?? null,
-    homeLost: !nodes.home.isFresh(now),
+    isObserved: nodes.home === null,
+    homeLost: nodes.home !== null && !nodes.home.isFresh(now),
     members,
     active: acting.sort((a, b) => epochOf(b) - epochOf(a))[0] ?? null,
     lease: teller.cluster.lease,
@@ -54,14 +55,14 @@ function latest(all) {
 }
 
 function memberOf(name, told, nodes, now, lit) {
-  const heard = nodes.home.name === name ? nodes.home : nodes.peers.get(name);
+  const heard = nodes.home?.name === name ? nodes.home : nodes.peers.get(name);
   const status = heard?.isFresh(now) ? heard.status : null;
   const answers = lit && (status !== null || told.answers);
   const said = status ?? told;
   return {
     name,
-    home: heard === nodes.home,
-    url: heard?.base ?? null,
+    home: heard !== undefined && heard === nodes.home,
+    url: nodes.home === null ? told.url : (heard?.base ?? null),
     heard: heard ?? null,
     status,
     last: heard?.status ?? null,

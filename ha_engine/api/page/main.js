@@ -4,7 +4,7 @@
 // sections/ draw it; reading.js asks for a token, request.js for what an operator wants.
 
 import {alertsOf} from './alerts.js';
-import {Nodes} from './asking.js';
+import {Nodes, ObservedNodes} from './asking.js';
 import {h, show} from './dom.js';
 import {groupOf} from './group.js';
 import {Reading} from './reading.js';
@@ -23,7 +23,10 @@ const SIGNS = {good: '●', busy: '◐', failing: '◐', warn: '▲', bad: '✖'
 
 const base = new URL('.', location.href).href;
 const reading = new Reading();
-const nodes = new Nodes(base, reading);
+const {observed} = document.body.dataset;
+const nodes = observed
+  ? new ObservedNodes(base, reading, observed.split(' '))
+  : new Nodes(base, reading);
 const samples = new Samples();
 const requests = new Requests(base);
 const blocked = new Set(); // peers that this page was loaded before
@@ -31,7 +34,7 @@ let sampledAt = -Infinity;
 
 function draw() {
   const now = performance.now();
-  reading.ask(nodes.home.denied !== null);
+  reading.ask(nodes.first.denied !== null);
   nodes.meetPeers();
   const group = groupOf(nodes, now);
   if (!group) return drawTrouble();
@@ -71,12 +74,14 @@ function put(id, ...children) {
 
 /** Nobody has answered yet. */
 function drawTrouble() {
-  const {trouble, denied} = nodes.home;
-  if (denied) return setVerdict(deniedVerdict(nodes.home));
+  const {trouble, denied} = nodes.first;
+  if (denied) return setVerdict(deniedVerdict(nodes.first));
   if (!trouble) return;
   setVerdict({
     level: 'dark',
-    title: 'The node does not answer this browser',
+    title: observed
+      ? 'No node has answered this observer yet'
+      : 'The node does not answer this browser',
     text: `${trouble}.`,
     detail: 'Asking again each second.',
   });
@@ -95,8 +100,8 @@ function deniedVerdict({denied, trouble}) {
 }
 
 function drawVerdict(group) {
-  const {home} = nodes;
-  const verdict = group.dark && home.denied ? deniedVerdict(home) : verdictOf(group);
+  const {first} = nodes;
+  const verdict = group.dark && first.denied ? deniedVerdict(first) : verdictOf(group);
   setVerdict(verdict);
   document.title = `${SIGNS[verdict.level]} ${verdict.title} · ${group.name}`;
 }
@@ -112,8 +117,13 @@ function setVerdict({level, title, text, detail}) {
 // -- small sections --------------------------------------------------------------------------------
 
 /** Where the node that serves the page is not the one to ask, the page of that one is named. */
-function actions({active, home, homeLost, lease, members}) {
+function actions({active, home, homeLost, isObserved, lease, members}) {
   if (homeLost) return [];
+  if (isObserved) {
+    return active?.url
+      ? [h('a', {class: 'button', href: active.url}, `Page of ${active.name}`)]
+      : [];
+  }
   const button = (what, text) => h('button', {type: 'button', 'data-request': what}, text);
   const elsewhere = active && active !== home && active.url;
   return [

@@ -21,10 +21,11 @@ export function verdictOf(group) {
 
 function dark(group) {
   const since = Math.min(...group.members.map((member) => member.silentSeconds ?? Infinity));
+  const who = group.isObserved ? 'observer' : 'browser';
   return [
     'dark',
-    'No node answers this browser',
-    'The page shows the last answers. Either both nodes are down, or this browser cannot reach them.',
+    `No node answers this ${who}`,
+    `The page shows the last answers. Either both nodes are down, or this ${who} cannot reach them.`,
     `The last answer is ${seconds(since)} old. The page asks again each second.`,
   ];
 }

@@ -24,6 +24,7 @@ from ha_engine.node.local_service import LocalService
 from ha_engine.node.ports import Ports
 from ha_engine.node.storage import NodeStorage, replay
 from ha_engine.outbox import Outbox
+from ha_engine.outbox.published import PublishedBatches
 from ha_engine.publish import Publisher
 from ha_engine.publish.delivery import Timing
 from ha_engine.receive.gate import Gate
@@ -202,7 +203,13 @@ class NodeProcess:
                 self.publisher,
                 host,
                 self.local,
-                NodeStorage(self.data, self.journal, self.writer, self.outbox),
+                NodeStorage(
+                    self.data,
+                    self.journal,
+                    self.writer,
+                    self.outbox,
+                    PublishedBatches(self.data.published, 0, 0),
+                ),
                 self.peers,
                 self.snapshots,
                 self._exit,

@@ -88,6 +88,12 @@ def test_node_process_never_imports_unused_modules() -> None:
     assert packages(modules) & {"alembic", "pandas", "pyspark", "typer"} == set()
 
 
+def test_observer_never_imports_unused_modules() -> None:
+    modules = loaded("import ha_engine.observer.process")
+    unused = {"alembic", "grpc", "pandas", "psycopg2", "pyspark", "sqlalchemy", "typer"}
+    assert packages(modules) & unused == set()
+
+
 def test_receiver_never_imports_unused_modules() -> None:
     modules = loaded("import ha_engine.receiver.process")
     unused = {"alembic", "pandas", "psycopg2", "pyspark", "sqlalchemy", "typer"}

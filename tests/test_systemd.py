@@ -26,7 +26,12 @@ def run(*command: str) -> str:
     return done.stdout + done.stderr
 
 
-UNITS = "ha-engine.service", "ha-engine@totals.service", "ha-engine-receiver.service"
+UNITS = (
+    "ha-engine.service",
+    "ha-engine@totals.service",
+    "ha-engine-receiver.service",
+    "ha-engine-observer.service",
+)
 
 
 def installed(name: str, directory: Path) -> Path:

@@ -23,8 +23,8 @@ class ReadAccess(Section):
 
     read: dict[Name, Digest] = Field(
         default_factory=dict,
-        description="Callers that may read status, metrics and output, each with the SHA-256 of its "
-        "token; with no entry, every caller may.",
+        description="Callers that may read status, metrics and output, each with the SHA-256 of "
+        "its token; with no entry, every caller may.",
     )
 
     @property

@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -26,6 +27,10 @@ from ha_engine.publish import SinkState, SinkStatus
 from ha_engine.receive.byte_budget import ByteBudget
 from ha_engine.receive.offsets import SourceOffset
 from ha_engine.receive.pull.puller import SourceState, SourceStatus
+from ha_engine.observer.asking import AskedNode, Output
+from ha_engine.observer.following import Following
+from ha_engine.observer.metrics import ObserverMetrics
+from ha_engine.observer.store import OutputStore
 from ha_engine.receiver.metrics import ReceiverMetrics
 from ha_engine.stats.counters import NodeCounters, Restored, SnapshotCounters, Transfer
 from ha_engine.stats.lag import Arrivals
@@ -132,14 +137,19 @@ def families() -> dict[str, Any]:
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def _rows(*, of_receivers: bool = False) -> dict[str, list[str]]:
-    """Return a table of the page: name, type, labels, meaning."""
+def _rows(process: str = "node") -> dict[str, list[str]]:
+    """Return the table of a kind of process: name, type, labels, meaning."""
     lines = re.findall(r"^\| `(ha_engine_\w+)` \|(.*)\|$", PAGE.read_text(), flags=re.MULTILINE)
     return {
         name: [cell.strip() for cell in rest.split("|")]
         for name, rest in lines
-        if name.startswith("ha_engine_receiver_") == of_receivers
+        if _process_of(name) == process
     }
+
+
+def _process_of(metric: str) -> str:
+    word = metric.split("_")[2]
+    return word if word in ("receiver", "observer") else "node"
 
 
 def _exposed_name(family: Any) -> str:
@@ -175,7 +185,7 @@ def test_the_page_has_every_metric_of_a_receiver() -> None:
     for family in text_string_to_metric_families(metrics.exposition().decode()):
         own = set.intersection(*(set(sample.labels) for sample in family.samples))
         exposed[_exposed_name(family)] = [family.type, ", ".join(own) or "-", family.documentation]
-    assert _rows(of_receivers=True) == exposed
+    assert _rows("receiver") == exposed
 
 
 def test_metrics_show_the_pair(families: dict[str, Any]) -> None:
@@ -244,3 +254,17 @@ def test_page_has_every_reason_of_a_role_change() -> None:
         for role, event, stopping in product(roles, events, (True, False)):
             counters.role_changed(before, role, event, stopping=stopping)
     assert set(counters.role_changes) == told
+
+
+def test_the_page_has_every_metric_of_an_observer(tmp_path: Path) -> None:
+    node = AskedNode("a", "http://a", httpx.AsyncClient(), 1.0, answered_at=1.0)
+    store = OutputStore(tmp_path, 1, 1)
+    following = Following([node], store, 1.0)
+    node.answered_at = 1.0
+    store.put("delays", Output("id", 1, 0, b""))
+    exposed = {}
+    text = ObserverMetrics(following).exposition().decode()
+    for family in text_string_to_metric_families(text):
+        own = set.intersection(*(set(sample.labels) for sample in family.samples))
+        exposed[_exposed_name(family)] = [family.type, ", ".join(own) or "-", family.documentation]
+    assert _rows("observer") == exposed

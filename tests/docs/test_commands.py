@@ -16,6 +16,7 @@ from typer.main import get_command
 from ha_engine.cli.root import program
 from ha_engine.config import Config
 from ha_engine.config.load import settings
+from ha_engine.config.observer import ObserverConfig
 from ha_engine.config.receiver import ReceiverConfig
 from tests.docs.pages import ROOT, inline_code, pages, shown, typed_commands
 from tests.still_node import still_node
@@ -79,7 +80,7 @@ def test_commands_in_sentences_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", EVERY_PAGE)
 def test_routes_and_settings_in_sentences_exist(page: Path) -> None:
-    trees = Config, ReceiverConfig
+    trees = Config, ReceiverConfig, ObserverConfig
     keys = {".".join(setting.key) for tree in trees for setting in settings(tree)}
     for code in inline_code(page):
         if found := _ROUTE.match(code):

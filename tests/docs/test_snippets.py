@@ -18,6 +18,7 @@ from ha_engine.app_test.file import read_cases
 from ha_engine.client import AsyncProducer, Producer
 from ha_engine.config import Config
 from ha_engine.config.load import load_config, load_tree
+from ha_engine.config.observer import ObserverConfig
 from ha_engine.config.receiver import ReceiverConfig
 from ha_engine.query.application import load_application
 from ha_engine.receive.decode import Decoder, Format
@@ -37,7 +38,10 @@ OF_PROMETHEUS = {"rule_files", "scrape_configs", "remote_write"}
 """test_install and test_pushed_events test these configs."""
 CLIENTS = {"Producer": Producer, "AsyncProducer": AsyncProducer}
 EVERY_PAGE = [pytest.param(page, id=shown(page)) for page in pages()]
-RECEIVERS = ROOT / "docs" / "RECEIVERS.md"
+OTHER_TREES = {
+    ROOT / "docs" / "RECEIVERS.md": ReceiverConfig,
+    ROOT / "docs" / "OBSERVER.md": ObserverConfig,
+}
 KUBERNETES = ROOT / "docs" / "KUBERNETES.md"
 VALUES = ROOT / "conf" / "helm" / "ha-engine" / "values.yaml"
 SAMPLES = ROOT / "conf" / "applications"
@@ -60,8 +64,8 @@ def test_configs_in_the_documents_load(page: Path, tmp_path: Path) -> None:
             continue
         path = tmp_path / "config.yaml"
         path.write_text(text)
-        if page == RECEIVERS:
-            load_tree(ReceiverConfig, path, {})
+        if page in OTHER_TREES and not set(tree) <= {"observe"}:
+            load_tree(OTHER_TREES[page], path, {"OBSERVER_TOKEN": "t"})
             continue
         assert set(tree) <= set(Config.model_fields), f"nobody tries this out: {text}"
         # The secrets that the snippet refers to do not exist here.

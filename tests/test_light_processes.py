@@ -90,7 +90,7 @@ def test_node_process_never_imports_unused_modules() -> None:
 
 def test_observer_never_imports_unused_modules() -> None:
     modules = loaded("import ha_engine.observer.process")
-    unused = {"alembic", "grpc", "pandas", "psycopg2", "pyspark", "sqlalchemy", "typer"}
+    unused = {"alembic", "pandas", "psycopg2", "pyspark", "sqlalchemy", "typer"}
     assert packages(modules) & unused == set()
 
 

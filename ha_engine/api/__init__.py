@@ -6,6 +6,7 @@
 ``snapshot`` has the routes of snapshots.
 ``applications`` has the routes of deployments.
 ``aggregations`` has the route that reads an aggregation.
+``output`` has the route that gives observers the published batches of a query.
 ``server`` runs the HTTP server in the node's event loop.
 ``connection`` limits the connections, and what each of them may use.
 ``handshakes`` accepts connections with TLS, and limits the handshakes.

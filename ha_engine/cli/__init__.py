@@ -3,6 +3,7 @@
 ``doctor``                         checks the host, the database and the peers.
 ``run``                            runs one node in the foreground.
 ``receive``                        runs one receiver in the foreground.
+``observe``                        runs one observer in the foreground.
 ``executor``                       runs an executor in a pod that Spark made.
 ``status``                         has the commands ``status``, ``switchover`` and ``query``.
 ``failover``                       has the command ``failover --force``.

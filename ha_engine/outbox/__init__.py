@@ -3,6 +3,7 @@
 ``outbox``        admits batches, and decides on a second attempt to admit one (RULES.md#r19).
 ``query_outbox``  has the admitted batches of one query, in memory and on disk.
 ``batch_file``    writes the file of one batch and computes its digest (RULES.md#i6).
+``published``     keeps the newest published batches for observers, within a bound.
 ``inspection``    verifies an outbox without changing it.
 ``canonical``     writes each value in one canonical form, for the digest.
 """

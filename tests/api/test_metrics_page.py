@@ -22,15 +22,15 @@ from ha_engine.config.reload import Reloaded
 from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
 from ha_engine.errors import Rejected
+from ha_engine.observer.asking import AskedNode, Output
+from ha_engine.observer.following import Following
+from ha_engine.observer.metrics import ObserverMetrics
+from ha_engine.observer.store import OutputStore
 from ha_engine.plugins import Backlog
 from ha_engine.publish import SinkState, SinkStatus
 from ha_engine.receive.byte_budget import ByteBudget
 from ha_engine.receive.offsets import SourceOffset
 from ha_engine.receive.pull.puller import SourceState, SourceStatus
-from ha_engine.observer.asking import AskedNode, Output
-from ha_engine.observer.following import Following
-from ha_engine.observer.metrics import ObserverMetrics
-from ha_engine.observer.store import OutputStore
 from ha_engine.receiver.metrics import ReceiverMetrics
 from ha_engine.stats.counters import NodeCounters, Restored, SnapshotCounters, Transfer
 from ha_engine.stats.lag import Arrivals

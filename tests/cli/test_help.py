@@ -20,7 +20,7 @@ from ha_engine.cli.root import program
 
 SAYS_ONE_SENTENCE = {"run", "demo", "reinit", "query skip", "query retry", "config check"}
 SAYS_ONE_SENTENCE |= {"query rescale", "executor"}
-SAYS_ONE_SENTENCE |= {"receive", "db init", "db upgrade", "snapshot restore"}
+SAYS_ONE_SENTENCE |= {"receive", "observe", "db init", "db upgrade", "snapshot restore"}
 IS_JSON = {"config schema", "journal export"}
 FORMAT_IS_THE_FILES = {"publish"}
 """Commands whose --format is that of their input; --json prints their summary as data."""

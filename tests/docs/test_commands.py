@@ -66,6 +66,10 @@ def test_commands_to_type_are_valid(page: Path) -> None:
                 require_routes(rest)
 
 
+OF_OBSERVERS = {"/v1/output/[^/]+"}
+"""The paths that only an observer serves; tests/observer/test_observer.py asks for them."""
+
+
 @pytest.mark.parametrize("page", EVERY_PAGE)
 def test_commands_in_sentences_exist(page: Path) -> None:
     for code in inline_code(page):
@@ -171,9 +175,9 @@ def require_route(path: str) -> None:
 
 @cache
 def routes() -> frozenset[str]:
-    """Return patterns of the paths that a node serves, its page among them."""
+    """Return patterns of the paths that a node or an observer serves, the page among them."""
     served = (route.path for route in still_node().routes if isinstance(route, Route))
-    return frozenset({"/", *(re.sub(r"\{\w+\}", "[^/]+", path) for path in served)})
+    return frozenset({"/", *OF_OBSERVERS, *(re.sub(r"\{\w+\}", "[^/]+", path) for path in served)})
 
 
 def sections() -> set[str]:

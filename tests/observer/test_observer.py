@@ -57,7 +57,7 @@ class Watching:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110 - the condition is any state
+            while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 

@@ -15,6 +15,7 @@ An event passes through the packages in this order:
 ``node``        is the node process: it runs the stages, and performs the decisions of the core.
 ``supervisor``  keeps the node process and the query process alive.
 ``receiver``    is the process that takes events for streams whose log is a Kafka topic.
+``observer``    is the process that shows a pair and its newest output from a third machine.
 ``snapshot``    stores a node's state in the database, and restores the state.
 ``deploy``      keeps the files of a deployed application.
 ``postgres``    is the only package that calls the database.

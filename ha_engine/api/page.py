@@ -64,7 +64,7 @@ class WithPage:
 
 
 def with_observed_page(api: ASGIApp, nodes: Sequence[str]) -> ASGIApp:
-    """An ASGI application that serves ``api`` of an observer, and the page at ``/``, which then asks
+    """An ASGI application that serves ``api`` of an observer, and the page at ``/``. The page asks
     the observer for the last answers of each of ``nodes``."""
     return WithPage(api, tuple, nodes)
 

@@ -12,6 +12,7 @@ from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.browser import PROGRAMS, Browser, browsing
 from tests.e2e.databases import refusing
 from tests.e2e.node_under_test import NodeUnderTest
+from tests.e2e.observers import Observer
 from tests.e2e.pair import Pair, running_pair
 from tests.e2e.stand_in import NodeWithStandIn
 from tests.e2e.without_spark import APPLICATION
@@ -306,3 +307,27 @@ def test_page_fits_on_a_phone_in_light_and_dark(
         browser.devtools("Emulation.setEmulatedMedia", features=[feature])
         grounds.add(browser.run("return getComputedStyle(document.body).backgroundColor"))
     assert len(grounds) == 2
+
+
+def test_page_of_an_observer_shows_the_last_state_without_buttons(
+    pair: Pair, active: NodeUnderTest, browser: Browser, tmp_path: Path
+) -> None:
+    observer = Observer(
+        tmp_path / "observer", {node.name: node.url for node in pair.nodes.values()}
+    )
+    observer.start()
+    try:
+        browser.open(f"{observer.url}/")
+        shows(browser, "Protected", f"{active.name} is active", "in sync and warm")
+        shows(browser, f"Page of {active.name}", where="#actions")
+        assert not browser.run("return document.querySelector('[data-request]') !== null")
+    finally:
+        observer.stop()
+    nobody = Observer(tmp_path / "observer", {name: "http://127.0.0.1:1" for name in pair.nodes})
+    nobody.start()
+    try:
+        browser.open(f"{nobody.url}/")
+        shows(browser, "No node answers this observer", "The last answer is")
+        shows(browser, "It was active when it last answered", where=f"[data-node={active.name}]")
+    finally:
+        nobody.stop()

@@ -323,7 +323,7 @@ def test_page_of_an_observer_shows_the_last_state_without_buttons(
         assert not browser.run("return document.querySelector('[data-request]') !== null")
     finally:
         observer.stop()
-    nobody = Observer(tmp_path / "observer", {name: "http://127.0.0.1:1" for name in pair.nodes})
+    nobody = Observer(tmp_path / "observer", dict.fromkeys(pair.nodes, "http://127.0.0.1:1"))
     nobody.start()
     try:
         browser.open(f"{nobody.url}/")

@@ -34,5 +34,7 @@ def last_mark(deployment: Deployment, batches: Batches) -> int:
 
 
 def are_finished(deployment: Deployment, batches: Batches) -> bool:
-    """Whether Spark has committed all of ``batches``."""
-    return all((deployment.marks[name].finished or 0) >= number for name, number in batches)
+    """Whether Spark has committed all of ``batches``. It runs no query that only the holder's
+    application has (RULES.md#r36)."""
+    marks = deployment.marks
+    return all(name in marks and (marks[name].finished or 0) >= number for name, number in batches)

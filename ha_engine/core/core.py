@@ -232,12 +232,21 @@ class Core:
         """Restart with the deployed application, once no ack waits for this node
         (RULES.md#r36)."""
         row = self.lease.row
+        # Nobody waits for a member of a released row: the next holder begins with itself alone.
         listed = row is not None and self.lease.member in row.in_sync and row.holder is not None
         if self.term is not None or self.is_leaving or self.role is Role.STARTING or listed:
             return
-        if self.rollout.is_due:
+        if self.rollout.is_due or self._deployment_was_given_up:
             self._restarting = True
             self.role_machine.perform(do.ChangeApplication(self.deployment.versions.deployed))
+
+    @property
+    def _deployment_was_given_up(self) -> bool:
+        """Whether a forced failover gave up the record of the deployment that this process runs: it
+        is not among the records that the holder has committed."""
+        announced = self.follower.announced_in(self.follower.epoch)
+        has_all = 0 < announced <= self.journal.committed
+        return self.deployment.lacks_deployment and self.follower.epoch > 0 and has_all
 
     def _commit(self) -> None:
         if self.term is None:

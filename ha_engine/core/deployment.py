@@ -183,7 +183,7 @@ class Deployment:
         It is None too if this process runs another application than the one that is deployed, since
         it leaves at once (RULES.md#r36).
         """
-        if self._archive != self._deployed_archive:
+        if self.versions.deployed is not None and self._archive != self._deployed_archive:
             return None
         versions = tuple(self._next_version(plan, committed) for plan in self.plans.values())
         in_force = all(self.versions.of.get(v.query) == v for v in versions)
@@ -198,8 +198,15 @@ class Deployment:
         return None if deployed is None else deployed.id
 
     def archive_at(self, committed: int) -> str | None:
-        """The id of the archive with the application that every node should run."""
-        return self._deployed_archive if self._deployed_at <= committed else self._archive
+        """The id of the archive with the application that every node should run. A journal without
+        a deployment says nothing about it: the node may lack the record."""
+        known = self.versions.deployed is not None and self._deployed_at <= committed
+        return self._deployed_archive if known else self._archive
+
+    @property
+    def lacks_deployment(self) -> bool:
+        """Whether this process runs a deployed application, and its journal has no deployment."""
+        return self._archive is not None and self.versions.deployed is None
 
     def is_superseded(self, committed: int) -> bool:
         """Whether a committed record deploys another application than the one that this process

@@ -13,9 +13,9 @@ from ha_engine.core.deployment import Deployment
 from ha_engine.core.journal_state import JournalState
 from ha_engine.types import Member
 
-FOLLOWERS_SECONDS_MAX = 60.0
-"""A holder waits so long for a follower that restarts, and then restarts without it."""
 AGAIN_SECONDS = 5.0
+"""Producers wait during an attempt to hand the lease over, so a failed one is not repeated at
+once."""
 
 
 class Rollout:
@@ -27,8 +27,8 @@ class Rollout:
     def __init__(self, deployment: Deployment, journal: JournalState) -> None:
         self._deployment, self._journal = deployment, journal
         self.archives: dict[str, str | None] = {}
-        # The holder hands the lease over at this moment at the latest, and not before the other.
-        self._alone_at = math.inf
+        # The deployment that began last, and whether a follower was in sync then.
+        self._began: tuple[str | None, bool] | None = None
         self._again_at = -math.inf
 
     @property
@@ -44,26 +44,30 @@ class Rollout:
         wanted = self._deployment.archive_at(self._journal.committed)
         return self.archives.get(peer, wanted) == wanted
 
-    def begin(self, now: float, me: Member, in_sync: tuple[Member, ...]) -> None:
-        """Begin to wait for a follower that restarts, if one is in sync."""
-        if self._alone_at == math.inf:
-            followers = any(member != me for member in in_sync)
-            self._alone_at = now + (FOLLOWERS_SECONDS_MAX if followers else 0.0)
+    def begin(self, me: Member, in_sync: tuple[Member, ...]) -> None:
+        """Note whether a follower is in sync when the deployment is committed."""
+        archive = self._deployment.archive_at(self._journal.committed)
+        if self._began is None or self._began[0] != archive:
+            self._began = archive, any(member != me for member in in_sync)
 
-    def next_holder(self, now: float, me: Member, in_sync: tuple[Member, ...]) -> str | None:
+    def next_holder(self, now: float, me: Member, ready: tuple[Member, ...]) -> str | None:
         """The node that shall hold the lease instead of this process, or None while the holder
-        waits. It is this node if no other is there; then its next process acquires the lease."""
-        if now < self._again_at:
+        waits. ``ready`` are the members in sync that are connected.
+
+        Without a follower at the beginning it is this node, whose next process acquires the lease.
+        With one, the holder waits for it without a limit: a follower that does not come back may
+        have failed to start the application, and then this node must not try too.
+        """
+        if now < self._again_at or self._began is None:
             return None
-        others = (member.node for member in in_sync if member != me)
-        ready = next(filter(self.fits, others), None)
-        return me.node if ready is None and now >= self._alone_at else ready
+        others = (member.node for member in ready if member != me)
+        follower = next(filter(self.fits, others), None)
+        return me.node if follower is None and not self._began[1] else follower
 
     def handover_failed(self, now: float) -> None:
-        """Note that the lease could not be handed over. The next attempt waits, since producers
-        wait during an attempt."""
+        """Note that the lease could not be handed over."""
         self._again_at = now + AGAIN_SECONDS
 
     def wake_at(self, now: float) -> float:
         """The moment at which ``next_holder`` has another answer by time alone."""
-        return ahead(now, self._alone_at, self._again_at)
+        return ahead(now, self._again_at)

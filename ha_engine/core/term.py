@@ -382,7 +382,7 @@ class Term:
         """Hand the lease over to a process that runs the deployed application (RULES.md#r36)."""
         row = self._lease.row
         if self._rollout.is_due and row is not None:
-            self._rollout.begin(now, self._lease.member, row.in_sync)
+            self._rollout.begin(self._lease.member, row.in_sync)
         successor = self._next_holder(now)
         if successor is not None:
             yield from self._begin_handover(now, successor, "another application is deployed")
@@ -395,7 +395,9 @@ class Term:
             return None
         if lease.failing or not lease.is_holder or lease.regressed:
             return None
-        return self._rollout.next_holder(now, lease.member, row.in_sync)
+        peers = self.replication.peers
+        ready = (m for m in row.in_sync if m.node in peers and peers[m.node].connected)
+        return self._rollout.next_holder(now, lease.member, tuple(ready))
 
     def _begin_handover(self, now: float, to: str, reason: str) -> Iterator[do.Action]:
         self.handover = Handover(to, now, reason)

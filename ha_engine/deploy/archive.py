@@ -26,6 +26,8 @@ ARCHIVE_BYTES_MAX = 1 << 20
 """An archive is one record of the journal, which goes to each node in one message."""
 FILES_MAX = 1_000
 FILES_BYTES_MAX = 16 << 20
+_NOT_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError)
+_SECRETS = (".pem", ".key", ".p12", ".jks", ".env")
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -48,17 +50,11 @@ class Archive:
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as packed:
                 files = dict(_files_in(packed))
-        except (
-            zipfile.BadZipFile,
-            zlib.error,
-            NotImplementedError,
-            RuntimeError,
-            EOFError,
-        ) as error:
+        except _NOT_ZIP as error:
             raise ApplicationError(f"the archive is not a ZIP file: {error}") from error
         if APPLICATION not in files:
             raise ApplicationError(f"the archive has no {APPLICATION}")
-        return cls(_id_of(files), content, files)
+        return cls(id_of(files), content, files)
 
     @classmethod
     def from_text(cls, text: str) -> Archive:
@@ -75,11 +71,14 @@ class Archive:
 
     def unpack(self, directory: Path) -> Path:
         """Write the files into the empty ``directory``, and return the path of the YAML file.
-        Raises OSError."""
+        Raises ApplicationError if their names do not fit together, or on this file system."""
         for name, content in self.files.items():
             file = directory / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+            except OSError as error:
+                raise ApplicationError(f"{name!r} cannot be unpacked: {error.strerror}") from error
         return directory / APPLICATION
 
 
@@ -129,8 +128,14 @@ def _files_below(directory: Path) -> Iterator[tuple[str, bytes]]:
     """All files in ``directory`` but hidden ones and compiled Python."""
     for path in sorted(directory.rglob("*")):
         parts = path.relative_to(directory).parts
-        if path.is_file() and not any(p.startswith(".") or p == "__pycache__" for p in parts):
-            yield "/".join(parts), _content(path)
+        if not path.is_file() or any(p.startswith(".") or p == "__pycache__" for p in parts):
+            continue
+        if path.is_symlink() or path.suffix in _SECRETS:
+            raise ApplicationError(
+                f"{path} is a link or looks like a secret; every node and snapshot would get it, "
+                "so keep it outside of the directory"
+            )
+        yield "/".join(parts), _content(path)
 
 
 def _content(path: Path) -> bytes:
@@ -161,6 +166,8 @@ def _files_in(packed: zipfile.ZipFile) -> Iterable[tuple[str, bytes]]:
         name = PurePosixPath(entry.filename)
         if name.is_absolute() or ".." in name.parts or "\\" in entry.filename:
             raise ApplicationError(f"the archive has a file outside of it: {entry.filename!r}")
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ApplicationError(f"the archive compresses {entry.filename!r} by another method")
         with packed.open(entry) as file:
             # The size in the directory may be wrong.
             content = file.read(entry.file_size + 1)
@@ -169,7 +176,8 @@ def _files_in(packed: zipfile.ZipFile) -> Iterable[tuple[str, bytes]]:
         yield str(name), content
 
 
-def _id_of(files: dict[str, bytes]) -> str:
+def id_of(files: dict[str, bytes]) -> str:
+    """The id of an archive with these files."""
     digest = hashlib.blake2b(digest_size=16)
     for name, content in sorted(files.items()):
         for part in (name.encode(), content):

@@ -17,10 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ha_engine.deploy.archive import APPLICATION, Archive
+from ha_engine.deploy.archive import APPLICATION, Archive, id_of
 from ha_engine.errors import ApplicationError
 from ha_engine.system.disk import disk
-from ha_engine.system.files import make_directory, replace_file
+from ha_engine.system.files import OS_FILES, make_directory, replace_file
 from ha_engine.types import Deployed
 
 KEPT = 20
@@ -41,8 +41,8 @@ class DeployedApplications:
         found = _read(self._directory / _CURRENT)
         if found is None:
             return None
-        place = self._directory / found["place"]
-        meta = _read(place / _META)
+        place = self._directory / str(found.get("place"))
+        meta = _whole(place)
         return None if meta is None else (place / _FILES / APPLICATION, meta)
 
     def keep(self, deployed: Deployed | None) -> None:
@@ -54,7 +54,8 @@ class DeployedApplications:
                 return
             make_directory(self._directory)
             place = f"{deployed.number}-{deployed.id[:16]}"
-            if not (self._directory / place).exists():
+            if _whole(self._directory / place) is None:
+                shutil.rmtree(self._directory / place, ignore_errors=True)
                 self._add(place, deployed)
             current = json.dumps({"place": place}).encode()
             replace_file(self._directory / _CURRENT, [current])
@@ -88,13 +89,29 @@ class DeployedApplications:
         (draft / _ZIP).write_bytes(archive.content)
         meta = {name: value for name, value in asdict(deployed).items() if name != "archive"}
         (draft / _META).write_text(json.dumps(meta), encoding="utf-8")
+        # A loss of power must not leave the name of the directory without its files.
+        OS_FILES.sync(draft)
         draft.rename(self._directory / place)
+        OS_FILES.fsync_directory(self._directory)
 
     def _remove_old(self, current: str) -> None:
         for meta in self.history()[KEPT:]:
             place = f"{meta['number']}-{meta['id'][:16]}"
             if place != current:
                 shutil.rmtree(self._directory / place, ignore_errors=True)
+
+
+def _whole(place: Path) -> dict[str, Any] | None:
+    """The fields of a deployment, or None if a file of its directory is not what it was."""
+    meta, files = _read(place / _META), place / _FILES
+    if meta is None:
+        return None
+    there = {
+        path.relative_to(files).as_posix(): path.read_bytes()
+        for path in files.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    return meta if id_of(there) == meta.get("id") else None
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -30,8 +30,10 @@ from ha_engine.deploy import (
     unpacked,
 )
 from ha_engine.errors import ApplicationError, DeploymentRefused, EngineError, NotActive
+from ha_engine.jvm import engine_jar
 from ha_engine.node.check import require_usable
-from ha_engine.query.application import StreamApplication
+from ha_engine.node.startup import needs_jar
+from ha_engine.query.application import OnChange, PythonFunction, Standby, StreamApplication
 from ha_engine.sync import ApplicationChecks
 from ha_engine.v1 import sync_pb2 as pb
 
@@ -52,7 +54,7 @@ async def check_request(
 
     def check() -> dict[str, str]:
         with unpacked(Archive.read(request.archive)) as application:
-            require_usable(config, application)
+            _require_startable(config, application)
             return requirements_of(application)
 
     try:
@@ -68,13 +70,15 @@ class Deployments:
     def __init__(
         self,
         config: Config,
+        running: StreamApplication,
         core: Core,
         handle: Callable[[on.Input], None],
         committed: Callable[[int], Awaitable[None]],
         peers: ApplicationChecks,
         plans_of: Callable[[StreamApplication], Iterable[QueryPlan]],
     ) -> None:
-        self._config, self._core, self._handle, self._committed = config, core, handle, committed
+        self._config, self._running, self._core = config, running, core
+        self._handle, self._committed = handle, committed
         self._peers, self._plans_of = peers, plans_of
         self._one_by_one = asyncio.Lock()
         self.store = DeployedApplications(config.node.data_dir)
@@ -121,7 +125,8 @@ class Deployments:
 
     async def _check(self, archive: Archive, application: StreamApplication) -> None:
         self._require_decided(application)
-        await asyncio.to_thread(require_usable, self._config, application)
+        _require_same_columns(self._running, application)
+        await asyncio.to_thread(_require_startable, self._config, application)
         await self._ask_members(archive, application)
         await _plan_on_spark(application.path)
 
@@ -129,10 +134,6 @@ class Deployments:
         core = self._core
         if refusal := core.why_no_order():
             raise NotActive(refusal)
-        if core.rollout.is_due:
-            raise DeploymentRefused(
-                "the nodes still move to the deployment before; 'ha-engine app list' shows them"
-            )
         row = core.lease.row
         if row is not None and row.paused:
             raise DeploymentRefused("failover is paused; run: ha-engine resume")
@@ -145,6 +146,7 @@ class Deployments:
             )
 
     def _require_decided(self, application: StreamApplication) -> None:
+        _require_decidable(self._core, application)
         if undecided := self._core.deployment.undecided(self._plans_of(application)):
             raise DeploymentRefused(UNDECIDED + ", ".join(undecided))
 
@@ -172,6 +174,46 @@ class Deployments:
         log.info("application deployed", number=deployed.number, name=name, by=by)
         await self._committed(self._core.journal.last.sequence)
         return deployed.number
+
+
+def _require_startable(config: Config, application: StreamApplication) -> None:
+    """Check what a node process with this application needs at its start. Raises ConfigError,
+    ApplicationError, JarMissing, DeploymentRefused."""
+    if needs_jar(config, application):
+        engine_jar()
+    functions = (isinstance(query.text, PythonFunction) for query in application.queries.values())
+    if config.execution.on_cluster and any(functions):
+        raise DeploymentRefused(
+            "the executors of a cluster do not get the modules of a deployed application; bring "
+            "the application as files to each host and worker"
+        )
+    require_usable(config, application)
+
+
+def _require_same_columns(running: StreamApplication, wanted: StreamApplication) -> None:
+    """Refuse other columns of a stream, whose events in the journal have the former ones. Raises
+    DeploymentRefused."""
+    for name, stream in wanted.streams.items():
+        former = running.streams.get(name)
+        if former is not None and former.arrow_schema != stream.arrow_schema:
+            raise DeploymentRefused(
+                f"stream {name} would have other columns than its events in the journal; give the "
+                "stream with the new columns another name"
+            )
+
+
+def _require_decidable(core: Core, application: StreamApplication) -> None:
+    """Refuse to keep the state of a changed query that only the active runs: another node continues
+    first, and does not have that state. Raises DeploymentRefused."""
+    of = core.deployment.versions.of
+    for query in application.queries.values():
+        changes = query.name in of and of[query.name].digest != query.digest
+        if changes and query.standby is Standby.WARM and query.on_change is OnChange.KEEP:
+            raise DeploymentRefused(
+                f"query {query.name} has standby: warm, so only this node has its state, and "
+                "another continues after the deployment; use on_change: reset, or bring the "
+                "application as a file to each host"
+            )
 
 
 async def _plan_on_spark(path: Path) -> None:

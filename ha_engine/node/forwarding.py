@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 
 from ha_engine.client.transport import NoAnswer
@@ -16,10 +18,10 @@ log = structlog.get_logger(__name__)
 
 class ActivePeer:
     """The peer that is the active, if one is. ``forwarder`` sends to the peers that have a link in
-    ``peers``."""
+    ``peers``, and of which ``fits`` says that their streams have the same columns."""
 
-    def __init__(self, peers: EventSync, forwarder: Forwarder) -> None:
-        self._peers, self._forwarder = peers, forwarder
+    def __init__(self, peers: EventSync, forwarder: Forwarder, fits: Callable[[str], bool]) -> None:
+        self._peers, self._forwarder, self._fits = peers, forwarder, fits
         self._failures: dict[str, str] = {}
         """By peer, why no request reached it, until one does."""
 
@@ -27,7 +29,9 @@ class ActivePeer:
         """See receive.forwarding.Active. A report may be a second old, so that each peer is asked,
         first the one that reported to be the active."""
         reports = self._peers.reports()
-        for peer in sorted(reports, key=lambda one: reports[one][1].role != Role.ACTIVE.value):
+        for peer in sorted(
+            filter(self._fits, reports), key=lambda one: reports[one][1].role != Role.ACTIVE.value
+        ):
             try:
                 answer = await self._forwarder.forward(peer, request)
             except (NoAnswer, NotAllowed, ConfigError) as error:

@@ -215,24 +215,35 @@ class Node:
 
         config = self.config.event_sync
         store = partial(store_forwarded, self.gate) if self.config.receive.forward else None
-        calls = PeerCalls(admits, partial(check_request, self.config), store)
+        calls = PeerCalls(admits, partial(check_request, self.config), store, self._runs_the_same)
         transport = GrpcTransport(config, calls)
         owner = self._sync_owner(process_id)
         return EventSync(config, self.journal, owner, self.closed, transport=transport)
+
+    def _runs_the_same(self, peer: str) -> bool:
+        """Whether ``peer`` runs the application of this node, so that streams have the same
+        columns."""
+        return self.core.rollout.archives.get(peer) == self.application.archive
 
     def _store(self, process_id: str) -> Gate | ForwardingStore:
         """Return the store for the events of producers."""
         if not self.config.receive.forward:
             return self.gate
         producer = f"forwarded-by-{self.config.node.id}-{process_id}"
-        active = ActivePeer(self.peers, self.forwarder)
+        active = ActivePeer(self.peers, self.forwarder, self._runs_the_same)
         return ForwardingStore(self.gate, active, producer, self.metrics.gate.forwarded)
 
     def _deployments(self, process_id: str) -> Deployments:
         sync, driver = self.config.event_sync, self.driver
         checks = ApplicationChecks(sync, self.config.node.id, process_id)
         return Deployments(
-            self.config, self.core, driver.handle, driver.committed, checks, plans_of
+            self.config,
+            self.application,
+            self.core,
+            driver.handle,
+            driver.committed,
+            checks,
+            plans_of,
         )
 
     def _sync_owner(self, process_id: str) -> SyncOwner:

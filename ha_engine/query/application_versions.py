@@ -31,6 +31,8 @@ class ApplicationVersions:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # Spark's workers import modules from here as long as this process lives.
+        self._modules = path.resolve().parent
         self._loaded: StreamApplication | None = None
 
     def holding(self, query: str, digest: str, path: Path | None = None) -> StreamApplication:
@@ -46,10 +48,14 @@ class ApplicationVersions:
         now = self._load()
         if not _holds(now, query, digest):
             raise ApplicationChanged(CHANGED)
-        if before is not None and _python_changed(before, now):
+        if self._python_moved(now) or (before is not None and _python_changed(before, now)):
             raise PythonChanged("a Python function changed; the query process restarts with it")
         self._loaded = now
         return now
+
+    def _python_moved(self, now: StreamApplication) -> bool:
+        functions = (isinstance(spec.text, PythonFunction) for spec in now.queries.values())
+        return now.directory != self._modules and any(functions)
 
     def _load(self) -> StreamApplication:
         """Load the application file.
@@ -70,10 +76,6 @@ def _holds(application: StreamApplication, query: str, digest: str) -> bool:
 
 
 def _python_changed(before: StreamApplication, now: StreamApplication) -> bool:
-    # Spark's workers import modules from the directory of the application at the process's start.
-    functions = (isinstance(spec.text, PythonFunction) for spec in now.queries.values())
-    if before.directory != now.directory and any(functions):
-        return True
     return any(
         isinstance(spec.text, PythonFunction) and not _holds(before, name, spec.digest)
         for name, spec in now.queries.items()

@@ -116,10 +116,11 @@ class _Servicer(rpc.EventSyncServicer):
         self, request_iterator: Requests, context: Context
     ) -> None:
         store = None if self._calls is None else self._calls.store
-        if store is None or not self._is_peer(context):
+        if store is None or not self._is_peer(context) or not self._may_forward(context):
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                "only a peer of this node may forward events, and only with receive.forward here",
+                "only a peer of this node with the same application may forward events, and only "
+                "with receive.forward here",
             )
         stream = AnsweredStream[ForwardRequest, PublishAnswer](
             request_iterator, context, FORWARDED_MAX
@@ -140,6 +141,9 @@ class _Servicer(rpc.EventSyncServicer):
                 grpc.StatusCode.FAILED_PRECONDITION, "only a peer of this node may ask"
             )
         return await self._calls.check(request)
+
+    def _may_forward(self, context: Context) -> bool:
+        return self._calls is not None and self._calls.may_forward(caller_of(context)[0])
 
     def _is_peer(self, context: Context) -> bool:
         node, process = caller_of(context)

@@ -20,12 +20,14 @@ class PeerCalls:
 
     ``admits`` says of the name and the process of a node whether they have a link to this one.
     ``check`` answers whether this node could run an application. ``store`` stores a forwarded
-    request, or is None if the node takes none.
+    request, or is None if the node takes none. ``may_forward`` says of the name of a node whether
+    its streams have the columns of this node's.
     """
 
     admits: Callable[[str, str], bool]
     check: Callable[[pb.CheckApplicationRequest], Awaitable[pb.CheckApplicationReply]]
     store: Callable[[pb.ForwardRequest], Awaitable[PublishAnswer]] | None = None
+    may_forward: Callable[[str], bool] = lambda node: True
 
 
 def naming(node: str, process: str) -> tuple[tuple[str, str], tuple[str, str]]:

@@ -20,13 +20,14 @@ LIMITS = MarkLimits(1000, 0.0, 0.5, 64, 1 << 20)
 TIMING = LeaseTiming(3.0, 0.8, 0.4)
 
 
-def member_b(timing: LeaseTiming = TIMING, plans: Iterable[QueryPlan] = ()) -> Core:
+def member_b(
+    timing: LeaseTiming = TIMING, plans: Iterable[QueryPlan] = (), archive: str | None = None
+) -> Core:
     """Return the core of node b, which knows its group."""
     identity = NodeIdentity("b", "p1", "jb", "group-1", "group-1")
     limits = MarkLimits(100, 0.0, 1.0, 3, 1000)
-    return Core(
-        identity, timing, HighWater(), Deployment("app", tuple(plans), limits, RestartPolicy())
-    )
+    deployment = Deployment("app", tuple(plans), limits, RestartPolicy(), archive)
+    return Core(identity, timing, HighWater(), deployment)
 
 
 def take(deployment: Deployment, bodies: Iterable[Body], first: int = 1, mine: bool = True) -> int:

@@ -9,7 +9,7 @@ from ha_engine.core.deployment import Deployment
 from ha_engine.core.journal_state import JournalState
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.queries import RestartPolicy
-from ha_engine.core.rollout import AGAIN_SECONDS, FOLLOWERS_SECONDS_MAX, Rollout
+from ha_engine.core.rollout import AGAIN_SECONDS, Rollout
 from ha_engine.types import (
     Application,
     Base,
@@ -22,6 +22,7 @@ from ha_engine.types import (
     QueryVersion,
     Record,
 )
+from tests.core.lone import member_b
 from tests.core.test_following import deliver, follow_message, follower
 from tests.core.world import World, plan
 
@@ -57,9 +58,12 @@ def test_process_is_superseded_once_the_deployment_is_committed() -> None:
     assert rollout.is_due
 
 
-def test_process_with_a_deployment_that_was_given_up_is_superseded() -> None:
+def test_process_keeps_its_application_while_its_journal_has_no_deployment() -> None:
     of = deployment("archive 1")
-    assert Rollout(of, journal_with(of)).is_due
+    rollout = Rollout(of, journal_with(of))
+    assert of.lacks_deployment
+    assert not rollout.is_due
+    assert rollout.fits("b")
 
 
 def test_peer_with_another_application_does_not_fit_even_while_it_is_away() -> None:
@@ -77,10 +81,10 @@ def test_holder_waits_for_a_follower_that_was_in_sync() -> None:
     journal.commit(1)
     rollout = Rollout(of, journal)
     rollout.archives["b"] = None
-    rollout.begin(10.0, A, (A, B))
+    rollout.begin(A, (A, B))
+    rollout.begin(A, (A,))
     assert rollout.next_holder(10.0, A, (A, B)) is None
-    assert rollout.wake_at(10.0) == 10.0 + FOLLOWERS_SECONDS_MAX
-    assert rollout.next_holder(11.0, A, (A,)) is None
+    assert rollout.next_holder(1e9, A, (A,)) is None
     rollout.archives["b"] = "archive 1"
     assert rollout.next_holder(12.0, A, (A,)) is None
     assert rollout.next_holder(13.0, A, (A, B)) == "b"
@@ -90,18 +94,24 @@ def test_holder_waits_for_a_follower_that_was_in_sync() -> None:
     assert rollout.next_holder(13.0 + AGAIN_SECONDS, A, (A, B)) == "b"
 
 
-def test_holder_continues_alone_without_a_follower() -> None:
+def test_holder_continues_alone_if_no_follower_was_in_sync() -> None:
     of = deployment()
     journal = journal_with(of, deployed(1))
     journal.commit(1)
-    alone = Rollout(of, journal)
-    alone.begin(10.0, A, (A,))
-    assert alone.next_holder(10.0, A, (A,)) == "a"
-    waits = Rollout(of, journal)
-    waits.begin(10.0, A, (A, B))
-    waits.archives["b"] = None
-    assert waits.next_holder(10.0, A, (A, B)) is None
-    assert waits.next_holder(10.0 + FOLLOWERS_SECONDS_MAX, A, (A,)) == "a"
+    rollout = Rollout(of, journal)
+    rollout.begin(A, (A,))
+    assert rollout.next_holder(10.0, A, (A,)) == "a"
+
+
+def test_next_deployment_frees_a_holder_whose_follower_failed() -> None:
+    of = deployment()
+    journal = journal_with(of, deployed(1), deployed(2))
+    journal.commit(1)
+    rollout = Rollout(of, journal)
+    rollout.begin(A, (A, B))
+    journal.commit(2)
+    rollout.begin(A, (A,))
+    assert rollout.next_holder(10.0, A, (A,)) == "a"
 
 
 def test_former_process_puts_no_application_in_force() -> None:
@@ -148,6 +158,20 @@ def test_follower_restarts_once_the_row_no_longer_lists_it() -> None:
     assert do.ChangeApplication(deployed(1)) in out
     assert core.is_leaving
     assert do.ChangeApplication(deployed(1)) not in core.step(core.now, on.Tick())
+
+
+def test_follower_without_the_record_that_was_given_up_restarts_with_its_file() -> None:
+    core = member_b(plans=(plan("delays", "flights", "board"),), archive="archive 1")
+    core.step(0.0, on.Tick())
+    core.step(0.1, on.PeerConnected("a"))
+    deliver(core, follow_message(1))
+    deliver(
+        core, say.Records(1, Position(0, 0), (Record(Position(1, 1), 0, EpochStart("a", "p")),), 0)
+    )
+    out = core.step(core.now, on.RecordsDurable(1))
+    assert do.ChangeApplication(None) not in out
+    out = core.step(core.now, on.PeerMessage("a", say.Committed(1, 1)))
+    assert do.ChangeApplication(None) in out
 
 
 def test_single_node_continues_with_the_deployed_application() -> None:

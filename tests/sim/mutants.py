@@ -49,7 +49,7 @@ HUNTED = (
         1,
         "term",
         "Term._next_holder",
-        "self._rollout.next_holder(now, lease.member, row.in_sync)",
+        "self._rollout.next_holder(now, lease.member, tuple(ready))",
         "None",
     ),
     _hunted_deployed(1, "base", "base_of", "versions.deployed", "None"),

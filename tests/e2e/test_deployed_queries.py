@@ -6,8 +6,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import psycopg2
 import pytest
+from sqlalchemy import create_engine, text
 
 from ha_engine.demo.nodes import sample_application
 from tests.e2e.flights import Flights, flying
@@ -50,7 +50,7 @@ def test_queries_keep_their_state_over_a_deployment_under_load(
     application = tmp_path / "changed.yaml"
     with flying(tmp_path, node_database, **ON_DEMAND, **ACCESS) as flights:
         flights.pair.wait_protected()
-        flights.send(3_000)
+        flights.send(6_000)
         application.write_text(changed(sample_application("flights.yaml")))
         sending = threading.Thread(target=flights.send, args=(3_000,))
         sending.start()
@@ -90,10 +90,7 @@ def test_deployed_python_replaces_the_python_of_the_deployment_before(
 
 
 def _counted(flights: Flights) -> int:
-    with psycopg2.connect(flights.database_url) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass('carriers')")
-        if cursor.fetchone() == (None,):
+    with create_engine(flights.database_url).connect() as connection:
+        if connection.scalar(text("SELECT to_regclass('carriers')")) is None:
             return 0
-        cursor.execute("SELECT coalesce(sum(flights), 0) FROM carriers")
-        (found,) = cursor.fetchone()  # type: ignore[misc]
-        return int(found)
+        return int(connection.scalar(text("SELECT coalesce(sum(flights), 0) FROM carriers")) or 0)

@@ -62,7 +62,8 @@ def document(
     schemas = _Schemas.of(routes)
     paths: dict[str, Any] = {}
     for route in routes:
-        guarded = route.operation.needs in rights
+        # Nobody has the right to deploy without a token.
+        guarded = route.operation.needs in {*rights, Right.DEPLOY}
         paths.setdefault(route.path, {}).update(_item(route, schemas, guarded=guarded))
     return {
         "openapi": VERSION,

@@ -91,7 +91,7 @@ def test_pair_moves_to_a_deployed_application_under_load(
     with running_pair(pair):
         wait_until(pair.is_protected, within=PATIENCE, every=0.1)
         with SteadyProducer(pair.urls, "events") as producer:
-            assert "Did you mean" in app(pair.a, "deploy", str(files["broken"])).err
+            assert "did you mean" in app(pair.a, "deploy", str(files["broken"])).err
             assert archives(pair) == [None, None]
             done = app(pair.b, "deploy", str(files["second"]), "--json")
             assert (done.code, done.err) == (0, "")

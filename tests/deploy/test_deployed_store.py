@@ -13,7 +13,7 @@ from ha_engine.deploy import Archive, DeployedApplications, application_of, pack
 from ha_engine.deploy.store import KEPT
 from ha_engine.errors import ApplicationError
 from ha_engine.types import Deployed
-from tests.deploy.test_archive import SQL, written
+from tests.deploy.test_deployed_archive import SQL, written
 
 
 def deployed(number: int, archive: Archive, on_change: str | None = None) -> Deployed:

@@ -34,7 +34,7 @@ class ReadAccess(Section):
 
 
 class WatchConfig(Section):
-    """How the observer asks the nodes, and what it keeps."""
+    """The nodes that the observer asks, and the bounds of what it keeps."""
 
     nodes: dict[Name, NodeUrl] = Field(
         default_factory=dict,

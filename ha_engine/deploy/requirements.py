@@ -1,4 +1,4 @@
-"""What two nodes must have in common to run an application.
+"""The requirements of an application that two nodes must meet equally.
 
 The application's digest covers its streams, queries, sinks and the modules of its functions, also
 those that are installed on the host. The versions of the plug-ins come from the host too.

@@ -39,7 +39,7 @@ class KeptBatch:
 
 @dataclass
 class QueryProgress:
-    """How far the observer is with a query. ``last`` is the last batch that it has or missed, or
+    """The progress of the observer with a query. ``last`` is the last batch that it has or missed, or
     None before the first one. ``missed`` counts the batches that no node had any more."""
 
     last: int | None = None

@@ -16,7 +16,7 @@ _NODE, _PROCESS = "ha-engine-node", "ha-engine-process"
 
 @dataclass(frozen=True, slots=True)
 class PeerCalls:
-    """How a node answers the calls of its peers.
+    """The answers of a node to the calls of its peers.
 
     ``admits`` says of the name and the process of a node whether they have a link to this one.
     ``check`` answers whether this node could run an application. ``store`` stores a forwarded

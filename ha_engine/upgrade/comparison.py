@@ -20,7 +20,7 @@ _CHECKPOINT = (SEMANTICS, "spark")
 
 
 class Verdict(Enum):
-    """How two nodes can change from one version to the other, the best way first."""
+    """The ways in which two nodes can change from one version to the other, the best first."""
 
     FITS = "fits"
     UNKNOWN = "unknown"

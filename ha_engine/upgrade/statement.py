@@ -37,7 +37,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one version of the engine fits.
+    """The compatibility statement of one version of the engine.
 
     ``protocol_min`` and ``protocol_max`` are versions of sync.proto, as in a Hello. ``formats``
     maps names of file formats to their versions. ``schema_min`` is the oldest version of the

@@ -110,7 +110,7 @@ def application_routes(
         content = await requests.read_bytes(request, ARCHIVE_BYTES_MAX)
         by, on_change, allow_absent = _asked(request)
         try:
-            archive = Archive.read(content)
+            archive = await asyncio.to_thread(Archive.read, content)
             number = await deployments.deploy(archive, by, on_change, allow_absent=allow_absent)
         except NotActive as error:
             return JSONResponse({"error": str(error), "active": core.lease.active_url}, 409)

@@ -232,6 +232,17 @@ class Deployment:
         state."""
         return [plan.name for plan in plans if plan.on_change is None and self._changes_state(plan)]
 
+    def stranded(self, plans: Iterable[QueryPlan]) -> list[str]:
+        """The queries of ``plans`` that change and shall keep a state which only the active has.
+        Another node continues after a deployment (RULES.md#r36)."""
+        of = self.versions.of
+        return [
+            plan.name
+            for plan in plans
+            if plan.warm and plan.on_change == "keep" and plan.name in of
+            if of[plan.name].digest != plan.digest
+        ]
+
     def _changes_state(self, plan: QueryPlan) -> bool:
         now = self.versions.of.get(plan.name)
         if now is None or now.digest == plan.digest or plan.name not in self.marks:

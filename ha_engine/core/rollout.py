@@ -27,8 +27,8 @@ class Rollout:
     def __init__(self, deployment: Deployment, journal: JournalState) -> None:
         self._deployment, self._journal = deployment, journal
         self.archives: dict[str, str | None] = {}
-        # The deployment that began last, and whether a follower was in sync then.
-        self._began: tuple[str | None, bool] | None = None
+        # The number of the deployment that began last, and whether a follower was in sync then.
+        self._began: tuple[int, bool] | None = None
         self._again_at = -math.inf
 
     @property
@@ -46,9 +46,10 @@ class Rollout:
 
     def begin(self, me: Member, in_sync: tuple[Member, ...]) -> None:
         """Note whether a follower is in sync when the deployment is committed."""
-        archive = self._deployment.archive_at(self._journal.committed)
-        if self._began is None or self._began[0] != archive:
-            self._began = archive, any(member != me for member in in_sync)
+        deployed = self._deployment.versions.deployed
+        number = 0 if deployed is None else deployed.number
+        if self._began is None or self._began[0] != number:
+            self._began = number, any(member != me for member in in_sync)
 
     def next_holder(self, now: float, me: Member, ready: tuple[Member, ...]) -> str | None:
         """The node that shall hold the lease instead of this process, or None while the holder

@@ -87,8 +87,7 @@ class DeployedApplications:
         (draft / _FILES).mkdir(parents=True)
         archive.unpack(draft / _FILES)
         (draft / _ZIP).write_bytes(archive.content)
-        meta = {name: value for name, value in asdict(deployed).items() if name != "archive"}
-        (draft / _META).write_text(json.dumps(meta), encoding="utf-8")
+        (draft / _META).write_text(json.dumps(described(deployed)), encoding="utf-8")
         # A loss of power must not leave the name of the directory without its files.
         OS_FILES.sync(draft)
         draft.rename(self._directory / place)
@@ -99,6 +98,11 @@ class DeployedApplications:
             place = f"{meta['number']}-{meta['id'][:16]}"
             if place != current:
                 shutil.rmtree(self._directory / place, ignore_errors=True)
+
+
+def described(deployed: Deployed) -> dict[str, Any]:
+    """The fields of a deployment but its archive, which may have a megabyte."""
+    return {name: value for name, value in asdict(deployed).items() if name != "archive"}
 
 
 def _whole(place: Path) -> dict[str, Any] | None:

@@ -29,11 +29,12 @@ from ha_engine.deploy import (
     requirements_of,
     unpacked,
 )
+from ha_engine.deploy.store import described
 from ha_engine.errors import ApplicationError, DeploymentRefused, EngineError, NotActive
 from ha_engine.jvm import engine_jar
 from ha_engine.node.check import require_usable
 from ha_engine.node.startup import needs_jar
-from ha_engine.query.application import OnChange, PythonFunction, Standby, StreamApplication
+from ha_engine.query.application import PythonFunction, StreamApplication
 from ha_engine.sync import ApplicationChecks
 from ha_engine.v1 import sync_pb2 as pb
 
@@ -44,6 +45,10 @@ NICE = 10
 UNDECIDED = (
     "a changed query must say what happens to its state; give it 'on_change: keep' or "
     "'on_change: reset', or deploy with --on-change: "
+)
+STRANDED = (
+    "only this node has the state of a query with standby: warm, and another continues after the "
+    "deployment; use 'on_change: reset', or bring the application as a file to each host: "
 )
 
 
@@ -87,16 +92,7 @@ class Deployments:
     def deployed(self) -> Mapping[str, Any] | None:
         """The newest deployment in this node's journal, without its archive."""
         found = self._core.deployment.versions.deployed
-        if found is None:
-            return None
-        return {
-            "number": found.number,
-            "id": found.id,
-            "name": found.name,
-            "by": found.by,
-            "at_us": found.at_us,
-            "on_change": found.on_change,
-        }
+        return None if found is None else described(found)
 
     async def deploy(
         self, archive: Archive, by: str, on_change: str | None = None, *, allow_absent: bool = False
@@ -146,9 +142,11 @@ class Deployments:
             )
 
     def _require_decided(self, application: StreamApplication) -> None:
-        _require_decidable(self._core, application)
-        if undecided := self._core.deployment.undecided(self._plans_of(application)):
+        deployment, plans = self._core.deployment, tuple(self._plans_of(application))
+        if undecided := deployment.undecided(plans):
             raise DeploymentRefused(UNDECIDED + ", ".join(undecided))
+        if stranded := deployment.stranded(plans):
+            raise DeploymentRefused(STRANDED + ", ".join(stranded))
 
     async def _ask_members(self, archive: Archive, application: StreamApplication) -> None:
         """Require that each connected peer could run the application, with the same plug-ins and
@@ -199,20 +197,6 @@ def _require_same_columns(running: StreamApplication, wanted: StreamApplication)
             raise DeploymentRefused(
                 f"stream {name} would have other columns than its events in the journal; give the "
                 "stream with the new columns another name"
-            )
-
-
-def _require_decidable(core: Core, application: StreamApplication) -> None:
-    """Refuse to keep the state of a changed query that only the active runs: another node continues
-    first, and does not have that state. Raises DeploymentRefused."""
-    of = core.deployment.versions.of
-    for query in application.queries.values():
-        changes = query.name in of and of[query.name].digest != query.digest
-        if changes and query.standby is Standby.WARM and query.on_change is OnChange.KEEP:
-            raise DeploymentRefused(
-                f"query {query.name} has standby: warm, so only this node has its state, and "
-                "another continues after the deployment; use on_change: reset, or bring the "
-                "application as a file to each host"
             )
 
 

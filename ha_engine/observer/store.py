@@ -39,8 +39,11 @@ class KeptBatch:
 
 @dataclass
 class QueryProgress:
-    """The progress of the observer with a query. ``last`` is the last batch that it has or missed, or
-    None before the first one. ``missed`` counts the batches that no node had any more."""
+    """The progress of the observer with a query.
+
+    ``last`` is the last batch that it has or missed, or None before the first one. ``missed``
+    counts the batches that no node had any more.
+    """
 
     last: int | None = None
     received: int = 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
@@ -103,15 +107,35 @@ def test_holder_continues_alone_if_no_follower_was_in_sync() -> None:
     assert rollout.next_holder(10.0, A, (A,)) == "a"
 
 
-def test_next_deployment_frees_a_holder_whose_follower_failed() -> None:
+@pytest.mark.parametrize("archive", ["archive 1", "archive 2"])
+def test_next_deployment_frees_a_holder_whose_follower_failed(archive: str) -> None:
     of = deployment()
-    journal = journal_with(of, deployed(1), deployed(2))
+    journal = journal_with(of, deployed(1))
     journal.commit(1)
     rollout = Rollout(of, journal)
     rollout.begin(A, (A, B))
+    assert rollout.next_holder(10.0, A, (A,)) is None
+    again = replace(deployed(2), id=archive)
+    journal.apply(Record(Position(1, 2), 0, again))
     journal.commit(2)
     rollout.begin(A, (A,))
     assert rollout.next_holder(10.0, A, (A,)) == "a"
+
+
+def test_state_that_only_the_active_has_cannot_be_kept() -> None:
+    of, now = deployment(digest="v1"), QueryVersion("delays", "v1", Mark("delays", 0, 0))
+    journal_with(of, Application("v1", (now,)))
+    changed, reset, same, hot = (
+        plan("delays", "flights", "board", digest=digest, change=change, warm=warm)
+        for digest, change, warm in (
+            ("v2", "keep", True),
+            ("v2", "reset", True),
+            ("v1", "keep", True),
+            ("v2", "keep", False),
+        )
+    )
+    assert of.stranded((changed,)) == ["delays"]
+    assert of.stranded((reset,)) == of.stranded((same,)) == of.stranded((hot,)) == []
 
 
 def test_former_process_puts_no_application_in_force() -> None:

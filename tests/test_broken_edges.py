@@ -411,9 +411,9 @@ BREAKAGES = (
     Breakage(
         "R32",
         "sync.hello",
-        "_of_identity",
-        "min(ours.protocol_max, theirs.protocol_max)",
-        "theirs.protocol_max",
+        "speak_alike",
+        "min(one.protocol_max, other.protocol_max)",
+        "other.protocol_max",
         "sync/test_sync_links.py",
     ),
     Breakage(

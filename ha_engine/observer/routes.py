@@ -192,8 +192,7 @@ def web_application(config: ObserverConfig, following: Following) -> Any:
     """Make the ASGI application with all routes of an observer, and the page."""
     metrics = ObserverMetrics(following)
     nodes = {node.name: node for node in following.nodes}
-    reading = ThreadPoolExecutor(1, thread_name_prefix="rows")
-    waiting = 0
+    rows = _NewestRows(following)
 
     async def status(request: Request) -> Response:
         return JSONResponse(status_of(following))
@@ -207,29 +206,6 @@ def web_application(config: ObserverConfig, following: Following) -> Any:
             raise HTTPException(404, "not found")
         return _last_answer(nodes[name], page)
 
-    async def output(request: Request) -> Response:
-        nonlocal waiting
-        query, given = request.path_params["query"], request.query_params
-        if query not in following.store.progress:
-            known = ", ".join(sorted(following.store.progress)) or "none"
-            return JSONResponse({"error": f"no output of query {query}; known: {known}"}, 404)
-        as_json, wanted = _wanted(given)
-        if waiting >= WAITING_MAX:
-            raise HTTPException(503, f"{WAITING_MAX} requests wait already; try again later")
-        waiting += 1
-        try:
-            batches = following.store.batches(query)
-            loop = asyncio.get_running_loop()
-            body = partial(_json if as_json else _arrow, following, query, batches, wanted)
-            content = await loop.run_in_executor(reading, body)
-        except NotAValue as error:
-            return JSONResponse({"error": str(error)}, 400)
-        finally:
-            waiting -= 1
-        age = following.teller.age
-        headers = {} if age is None else {"Age": str(int(age))}
-        return Response(content, 200, headers, "application/json" if as_json else ARROW_FILE)
-
     async def alive(request: Request) -> Response:
         return JSONResponse(Liveness(ok=True))
 
@@ -239,7 +215,7 @@ def web_application(config: ObserverConfig, following: Following) -> Any:
     found = [
         OperationRoute("/v1/status", status, _STATUS, "GET"),
         OperationRoute("/v1/cluster", cluster, _CLUSTER, "GET"),
-        OperationRoute("/v1/output/{query}", output, _OUTPUT, "GET"),
+        OperationRoute("/v1/output/{query}", rows.respond, _OUTPUT, "GET"),
         OperationRoute("/nodes/{node}/v1/{page}", node, _NODE, "GET"),
         OperationRoute("/liveness", alive, _LIVENESS, *CHECKS),
         OperationRoute("/metrics", scrape, METRICS, "GET"),
@@ -250,6 +226,39 @@ def web_application(config: ObserverConfig, following: Following) -> Any:
         [*found, openapi_route(found, _ABOUT)], config.access.checks, handlers, names
     )
     return with_observed_page(served, list(nodes))
+
+
+class _NewestRows:
+    """The route with the newest rows of a query, which are read in one thread."""
+
+    def __init__(self, following: Following) -> None:
+        self._following, self._waiting = following, 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rows")
+
+    async def respond(self, request: Request) -> Response:
+        query, store = request.path_params["query"], self._following.store
+        if query not in store.progress:
+            known = ", ".join(sorted(store.progress)) or "none"
+            return JSONResponse({"error": f"no output of query {query}; known: {known}"}, 404)
+        as_json, wanted = _wanted(request.query_params)
+        if self._waiting >= WAITING_MAX:
+            raise HTTPException(503, f"{WAITING_MAX} requests wait already; try again later")
+        self._waiting += 1
+        try:
+            content = await self._read(query, wanted, as_json=as_json)
+        except NotAValue as error:
+            return JSONResponse({"error": str(error)}, 400)
+        finally:
+            self._waiting -= 1
+        age = self._following.teller.age
+        headers = {} if age is None else {"Age": str(int(age))}
+        return Response(content, 200, headers, "application/json" if as_json else ARROW_FILE)
+
+    async def _read(self, query: str, wanted: Wanted, *, as_json: bool) -> bytes:
+        form = _json if as_json else _arrow
+        batches = self._following.store.batches(query)
+        work = partial(form, self._following, query, batches, wanted)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
 def status_of(following: Following) -> ObserverStatus:

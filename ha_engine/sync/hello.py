@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from ha_engine.sync.codec import MalformedFrame
 from ha_engine.v1 import sync_pb2 as pb
@@ -114,6 +115,20 @@ def objection(
     )
 
 
+class Speaks(Protocol):
+    """The range of versions of the sync protocol that a node or a release speaks."""
+
+    @property
+    def protocol_min(self) -> int: ...
+    @property
+    def protocol_max(self) -> int: ...
+
+
+def speak_alike(one: Speaks, other: Speaks) -> bool:
+    """Whether both speak a common version of the sync protocol."""
+    return max(one.protocol_min, other.protocol_min) <= min(one.protocol_max, other.protocol_max)
+
+
 def _of_identity(
     ours: Hello, theirs: Hello, welcome: Collection[str], certified: Collection[str] | None
 ) -> str | None:
@@ -123,7 +138,7 @@ def _of_identity(
             f"a node that calls itself {theirs.node} shows a certificate for {names}; "
             "give it a certificate whose subject alternative names contain its node.id"
         )
-    if max(ours.protocol_min, theirs.protocol_min) > min(ours.protocol_max, theirs.protocol_max):
+    if not speak_alike(ours, theirs):
         return (
             f"{theirs.node} (engine {theirs.engine}) speaks versions {theirs.protocol_min} to "
             f"{theirs.protocol_max} of the sync protocol, but this node (engine {ours.engine}) "

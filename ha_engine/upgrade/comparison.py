@@ -12,7 +12,7 @@ from typing import Any
 
 from ha_engine.postgres.schema_version import SchemaState
 from ha_engine.query.runtime import SEMANTICS
-from ha_engine.sync.hello import Hello
+from ha_engine.sync.hello import Hello, speak_alike
 from ha_engine.upgrade.statement import MANIFEST, RECORD, Statement, versions
 
 _CHECKPOINT = (SEMANTICS, "spark")
@@ -73,7 +73,7 @@ def _wire(here: Statement, target: Statement) -> Line:
         f"{versions(target.protocol_min, target.protocol_max)}, this one "
         f"{versions(here.protocol_min, here.protocol_max)}"
     )
-    if _overlap(here, target):
+    if speak_alike(here, target):
         return Line("wire", Verdict.FITS, f"the target speaks sync protocol {ranges}")
     return Line(
         "wire",
@@ -190,7 +190,7 @@ def _peer(name: str, hello: Hello | str, here: Statement, target: Statement) -> 
         )
     for statement, what in ((here, "this version"), (target, "the target")):
         runtime = statement.runtime or hello.runtime
-        if _overlap(hello, statement) and not _differing(hello.runtime, runtime):
+        if speak_alike(hello, statement) and not _differing(hello.runtime, runtime):
             return Line(name, Verdict.FITS, f"{name} runs ha-engine {hello.engine} and fits {what}")
     return Line(
         name,
@@ -198,11 +198,6 @@ def _peer(name: str, hello: Hello | str, here: Statement, target: Statement) -> 
         f"{name} runs ha-engine {hello.engine}, which fits neither this version nor the target",
         f"run this command on the host of {name} too",
     )
-
-
-def _overlap(one: Statement | Hello, other: Statement | Hello) -> bool:
-    """Whether both speak a common version of the sync protocol, as ``sync.hello`` decides it."""
-    return max(one.protocol_min, other.protocol_min) <= min(one.protocol_max, other.protocol_max)
 
 
 def _differing(here: Mapping[str, str], target: Mapping[str, str]) -> list[str]:

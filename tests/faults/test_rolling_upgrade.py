@@ -194,7 +194,7 @@ def test_an_upgrade_under_load_survives_a_failover_and_ends_with_finalize(
     assert "serves only engines that know schema version 0006" in second.log_text()
 
 
-@pytest.mark.nightly("the test before it goes one way")
+@pytest.mark.nightly("tests/upgrade and tests/postgres/test_schema_floor.py have its parts")
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_a_pair_goes_to_a_release_and_back_with_a_failover_after_each_step(
     database_url: str, tmp_path: Path, difference: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from ha_engine.observer.following import Following
 from ha_engine.observer.routes import web_application
 from ha_engine.observer.store import OutputStore
 from tests.observer.published import QUERY, PublishingNode, rows_of
+from tests.waiting import async_wait_until
 
-PATIENCE = 20.0
 NEVER: dict[str, Any] = {"watch": {"nodes": {"a": "http://a"}}}
 
 
@@ -55,11 +55,6 @@ class Watching:
     def numbers(self) -> list[int]:
         return [batch.number for batch in self.store.batches(QUERY)]
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
 
 @pytest.fixture
 async def a(tmp_path: Path) -> AsyncIterator[PublishingNode]:
@@ -79,11 +74,11 @@ async def test_batches_come_once_and_in_order_from_either_node(
 ) -> None:
     a.publish(1, 2)
     async with Watching(tmp_path / "o", {"a": a, "b": b}).running() as observer:
-        await observer.until(lambda: observer.numbers() == [1, 2])
+        await async_wait_until(lambda: observer.numbers() == [1, 2])
         b.publish(1, 2, 3)  # which the active may publish a moment later
-        await observer.until(lambda: observer.numbers() == [1, 2, 3])
+        await async_wait_until(lambda: observer.numbers() == [1, 2, 3])
         a.publish(3, 4)
-        await observer.until(lambda: observer.numbers() == [1, 2, 3, 4])
+        await async_wait_until(lambda: observer.numbers() == [1, 2, 3, 4])
         assert observer.store.progress[QUERY].missed == 0
 
 
@@ -92,11 +87,11 @@ async def test_only_batches_that_no_node_has_are_missed_and_they_are_named(
 ) -> None:
     a.publish(1)
     async with Watching(tmp_path / "o", {"a": a, "b": b}).running() as observer:
-        await observer.until(lambda: observer.numbers() == [1])
+        await async_wait_until(lambda: observer.numbers() == [1])
     a.publish(2, 3, 4, 5, 6, 7, 8, 9)
     b.publish(2, 3, 4, 5, 6, 7, 8, 9)
     async with Watching(tmp_path / "o", {"a": a, "b": b}).running() as observer:
-        await observer.until(lambda: observer.numbers() == [1, 5, 6, 7, 8, 9])
+        await async_wait_until(lambda: observer.numbers() == [1, 5, 6, 7, 8, 9])
         told = (await observer.get("/v1/status")).json()["queries"][QUERY]
         assert (told["missed"], told["last_missed"], told["received"]) == (3, "2-4", 6)
 
@@ -106,7 +101,7 @@ async def test_an_observer_that_begins_has_missed_nothing(
 ) -> None:
     a.publish(1, 2, 3, 4, 5)
     async with Watching(tmp_path / "o", {"a": a}).running() as observer:
-        await observer.until(lambda: observer.numbers() == [3, 4, 5])
+        await async_wait_until(lambda: observer.numbers() == [3, 4, 5])
         assert observer.store.progress[QUERY].missed == 0
 
 
@@ -117,8 +112,8 @@ async def test_a_late_node_delays_neither_the_other_nor_the_answers(
     b.role = "active"
     b.publish(1)
     async with Watching(tmp_path / "o", {"a": a, "b": b}).running() as observer:
-        await observer.until(lambda: observer.numbers() == [1])
-        await observer.until(lambda: a.asked > 1)
+        await async_wait_until(lambda: observer.numbers() == [1])
+        await async_wait_until(lambda: a.asked > 1)
         seen = (await observer.get("/v1/status")).json()["nodes"]
         assert (seen["a"]["answers"], seen["b"]["answers"]) == (False, True)
         assert seen["a"]["problem"] == "a did not answer in 0.3 s"
@@ -133,13 +128,13 @@ async def test_the_last_state_remains_without_nodes_and_over_a_restart(
     async with node.serving():
         node.publish(1)
         async with Watching(tmp_path / "o", {"a": node}).running() as observer:
-            await observer.until(lambda: observer.numbers() == [1])
+            await async_wait_until(lambda: observer.numbers() == [1])
             assert (await observer.get("/v1/output/delays")).json()["reaches_a_node"] is True
     stopped = time.time()
     observer = Watching(tmp_path / "o", {"a": node})
     observer.following.nodes[0].answered_at = stopped - 90
     async with observer.running():
-        await observer.until(lambda: "does not answer" in observer.following.nodes[0].problem)
+        await async_wait_until(lambda: "does not answer" in observer.following.nodes[0].problem)
         cluster = await observer.get("/v1/cluster")
         assert cluster.json() == {"group": "g", "nodes": {}}
         assert int(cluster.headers["Age"]) >= 90
@@ -151,24 +146,24 @@ async def test_the_last_state_remains_without_nodes_and_over_a_restart(
         assert [row["batch"] for row in output["batches"][0]["rows"]] == [1, 1]
         async with node.serving():
             node.publish(2)
-            await observer.until(lambda: observer.numbers() == [1, 2])
+            await async_wait_until(lambda: observer.numbers() == [1, 2])
 
 
 async def test_another_group_begins_with_no_output(a: PublishingNode, tmp_path: Path) -> None:
     a.publish(1)
     async with Watching(tmp_path / "o", {"a": a}).running() as observer:
-        await observer.until(lambda: observer.numbers() == [1])
+        await async_wait_until(lambda: observer.numbers() == [1])
         a.group_id = "group-2"
         a.publish(2)
-        await observer.until(lambda: observer.store.group_id == "group-2")
-        await observer.until(lambda: observer.numbers() == [1, 2])
+        await async_wait_until(lambda: observer.store.group_id == "group-2")
+        await async_wait_until(lambda: observer.numbers() == [1, 2])
         assert observer.store.progress[QUERY].received == 2
 
 
 async def test_rows_are_bounded_and_can_be_chosen(a: PublishingNode, tmp_path: Path) -> None:
     a.publish(1, 2, 3)
     async with Watching(tmp_path / "o", {"a": a}, rows=4).running() as observer:
-        await observer.until(lambda: observer.numbers() == [2, 3])
+        await async_wait_until(lambda: observer.numbers() == [2, 3])
         path = "/v1/output/delays"
         newest = (await observer.get(f"{path}?limit=1")).json()["batches"]
         assert [(one["number"], one["rows"]) for one in newest] == [

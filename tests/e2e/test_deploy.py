@@ -94,7 +94,9 @@ def files(tmp_path: Path) -> dict[str, Path]:
         "refused": (APPLICATION + MORE).replace("SELECT text", "SELECT txet"),
         "broken": APPLICATION.replace("streams:", "strams:"),
         "other": OTHER,
-        "clashing": OTHER.replace("orders:\n    schema", "Events:\n    schema"),
+        "clashing": OTHER.replace("  orders:\n    schema", "  Events:\n    schema").replace(
+            "FROM orders", "FROM Events"
+        ),
     }
     paths = {name: tmp_path / f"{name}.yaml" for name in texts}
     for name, path in paths.items():

@@ -166,13 +166,16 @@ def test_page_shows_the_reason_of_a_failed_query_as_text(
 def test_page_shows_an_unreachable_database_and_the_active_continues(
     postgres: EmbeddedPostgres,
     module_database: str,
+    pair: Pair,
     active: NodeUnderTest,
     browser: Browser,
 ) -> None:
     browser.open(f"{active.url}/")
     shows(browser, "Protected")
     with refusing(postgres, module_database):
-        shows(browser, f"The database does not answer {active.name}", where="#alerts")
+        # One alert names both nodes, in the same order whichever of them is active.
+        names = " and ".join(sorted(pair.nodes))
+        shows(browser, f"The database does not answer {names}", where="#alerts")
         assert active.is_active()
     shows(browser, "Protected")
     wait_until(lambda: "database" not in browser.text("#alerts"), within=PATIENCE, every=0.1)

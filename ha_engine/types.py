@@ -17,6 +17,7 @@ class Role(Enum):
     STARTING = "starting"
     JOINING = "joining"
     PASSIVE = "passive"
+    BACKUP = "backup"
     PROMOTING = "promoting"
     ACTIVE = "active"
     DEMOTING = "demoting"

@@ -52,7 +52,11 @@ class Core:
         member = Member(identity.node, identity.journal_id)
         self.lease = Lease(holder, member, timing, high_water)
         self.lease_client = LeaseClient(
-            self.lease, identity.group_id, identity.new_group_id, identity.advertise
+            self.lease,
+            identity.group_id,
+            identity.new_group_id,
+            identity.advertise,
+            creates=not identity.is_backup,
         )
         self.journal = JournalState(deployment, identity.node)
         self.query_control = QueryControl(identity.process, identity.journal_id, deployment)
@@ -121,7 +125,9 @@ class Core:
             if not self.stopping:
                 moments.append(term.holder_wake_at(now))
         if self._may_run:
-            moments.append(self.query_control.wake_at(self.journal.committed))
+            moments.append(
+                self.query_control.wake_at(self.journal.committed, starts=self._starts_spark)
+            )
             if self._may_trim:
                 moments.append(self.retention.wake_at(self._retain_after))
         return min(moments)
@@ -222,7 +228,9 @@ class Core:
         self.role_machine.perform_all(self.query_control.answers(self.journal.committed))
         if self._may_run and self.role is not Role.STARTING:
             journal = self.journal
-            run = self.query_control.run(self.now, journal.committed, journal.epochs)
+            run = self.query_control.run(
+                self.now, journal.committed, journal.epochs, starts=self._starts_spark
+            )
             self.role_machine.perform_all(run)
         self.role_machine.perform_all(self.query_control.begin_snapshot())
         self._run_deployed()
@@ -255,6 +263,7 @@ class Core:
             self.role_machine.perform_all(self.term.commit(self.now))
 
     def _act_as_holder(self, term: Term) -> None:
+        term.note_row(self.now)
         if not term.active and term.epoch_committed:
             self.role_machine.become_active(term)
         if term.wants_another_row(self.now):
@@ -278,6 +287,15 @@ class Core:
     @property
     def _may_run(self) -> bool:
         return not self.is_leaving and not self.follower.giving_up
+
+    @property
+    def _starts_spark(self) -> bool:
+        """Whether this node starts a query process if none runs.
+
+        The backup runs Spark only while it may take over, or is the active (RULES.md#r37).
+        """
+        needed = self.role in (Role.PASSIVE, Role.PROMOTING, Role.ACTIVE)
+        return needed or not self.identity.is_backup
 
     @property
     def _may_trim(self) -> bool:
@@ -324,7 +342,7 @@ class Core:
         outcome = self._read()
         if outcome is not None:
             self.role_machine.perform(outcome)
-        if self.role in (Role.JOINING, Role.PASSIVE):
+        if self.role in (Role.JOINING, Role.PASSIVE, Role.BACKUP):
             self.role_machine.take_role_from_row()
             self.role_machine.perform_all(self.follower.bind())
             self.role_machine.perform_all(self.follower.explain_wait())
@@ -488,7 +506,7 @@ class Core:
     def why_no_switchover(self, to: str | None) -> str | None:
         """The reason why no switchover to ``to`` is possible now, or None if one is possible.
 
-        If ``to`` is None, any member may take over.
+        If ``to`` is None, any member but the backup may take over.
         """
         if self.term is None:
             return "this node is not the active"

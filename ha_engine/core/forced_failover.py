@@ -201,7 +201,12 @@ class ForcedFailover:
             self._epoch = self._lease.acquired(None).epoch
 
     def acquired(self, epoch: int) -> bool:
-        """Whether this node acquired ``epoch`` by force."""
+        """Whether this node acquired ``epoch`` by force.
+
+        A request that arrived while the lease write was in flight is forgotten. Otherwise the node
+        would act on it after this epoch, when the operator's confirmation is out of date.
+        """
+        self.forget()
         if epoch == self._epoch:
             self._lease.note_forced(epoch)
         return epoch == self._epoch

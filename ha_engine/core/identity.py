@@ -10,7 +10,8 @@ class NodeIdentity:
     """The identity of this node.
 
     ``new_group_id`` becomes the UUID of the group if the group has no lease row yet (RULES.md#r6).
-    ``peers`` names the other nodes of the group in the config.
+    ``peers`` names the other nodes of the group in the config. ``backup`` names the group's backup,
+    which may be this node, or is None if the group has none (RULES.md#r37).
     """
 
     node: str
@@ -20,3 +21,8 @@ class NodeIdentity:
     new_group_id: str
     advertise: str | None = None
     peers: tuple[str, ...] = ()
+    backup: str | None = None
+
+    @property
+    def is_backup(self) -> bool:
+        return self.node == self.backup

@@ -32,13 +32,21 @@ class AnswerEffect(Enum):
 class LeaseClient:
     """The requests of one node to the lease row.
 
-    ``group_id`` is None until the node's new journal belongs to a group (RULES.md#r6).
+    ``group_id`` is None until the node's new journal belongs to a group (RULES.md#r6). Without
+    ``creates``, the node leaves the group's first lease row to another node, as the backup does
+    (RULES.md#r37).
     """
 
     def __init__(
-        self, lease: Lease, group_id: str | None, new_group_id: str, advertise: str | None
+        self,
+        lease: Lease,
+        group_id: str | None,
+        new_group_id: str,
+        advertise: str | None,
+        *,
+        creates: bool = True,
     ) -> None:
-        self.lease, self.group_id = lease, group_id
+        self.lease, self.group_id, self._creates = lease, group_id, creates
         self._new_group_id, self._advertise = new_group_id, advertise
         # The epoch that the newest release would end, or None after a write that keeps the lease.
         self._release_of: int | None = None
@@ -194,6 +202,8 @@ class LeaseClient:
                 "database.url names another database, or the database lost the row: "
                 f"{HOW_TO_CHOOSE}"
             )
+        if not self._creates:
+            return Wait("this node is the backup; another node must begin the group")
         return self._make(now, self.lease.first_row(self._new_group_id, self._advertise))
 
     def _rewrite(self, now: float) -> do.Action:

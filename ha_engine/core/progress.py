@@ -24,11 +24,13 @@ class PeerTiming:
     """Times are in seconds.
 
     The holder removes a member from the in-sync list if it is silent or behind for
-    ``sync_timeout``.
+    ``sync_timeout``. The holder lists the backup once no other member has been listed for
+    ``backup_after`` (RULES.md#r37).
     """
 
     heartbeat_interval: float
     sync_timeout: float
+    backup_after: float = 30.0
 
 
 class Stage(Enum):
@@ -42,10 +44,15 @@ class Stage(Enum):
 
 
 class Peer:
-    """One member during one epoch. A node that lost its disk returns with another journal."""
+    """One member during one epoch. A node that lost its disk returns with another journal.
 
-    def __init__(self, name: str, now: float, *, connected: bool) -> None:
-        self.name, self.connected = name, connected
+    ``is_backup`` says whether the member is the group's backup (RULES.md#r37).
+    """
+
+    def __init__(
+        self, name: str, now: float, *, connected: bool = True, is_backup: bool = False
+    ) -> None:
+        self.name, self.connected, self.is_backup = name, connected, is_backup
         self.last_message_at = self.advanced_at = now
         self.stage = Stage.PROBE
         self.journal_id: str | None = None
@@ -67,10 +74,10 @@ class Peer:
         # promise.
         self._promised_at: dict[str, float] = {}
         # RULES.md#r29: the journal's end in the last ProbeReply, the sequence of the snapshot to
-        # restore, and the time of the last progress.
+        # restore, the time of the last progress, and the time of the first need of this journal.
         self._replied_end: tuple[str, Position] | None = None
         self._begins_from: int | None = None
-        self._progress_at = -math.inf
+        self._progress_at = self._first_need_at = -math.inf
 
     @property
     def member(self) -> Member | None:
@@ -109,22 +116,32 @@ class Peer:
     def needs(self, now: float, patience: float) -> float:
         """The sequence after which the member still needs records.
 
-        The result is infinite if the member has made no progress for ``patience`` seconds.
+        The result is infinite if the member has made no progress for ``patience`` seconds. The
+        backup has ``patience`` seconds in all, since its link may always be too slow
+        (RULES.md#r37).
         """
-        if now >= self._progress_at + patience:
+        if now >= self._waits_since + patience:
             return math.inf
         return self.acked_through if self._begins_from is None else self._begins_from
+
+    @property
+    def _waits_since(self) -> float:
+        return self._first_need_at if self.is_backup else self._progress_at
 
     def replied(self, now: float, journal_id: str, last: Position) -> None:
         """Note where the member's journal ends.
 
         A member that reconnects at the same position makes no progress.
         """
+        if self._replied_end is None or self._replied_end[0] != journal_id:
+            self._first_need_at = now
         if (journal_id, last) != self._replied_end:
             self._replied_end, self._progress_at = (journal_id, last), now
 
-    def begins(self, sequence: int) -> None:
+    def begins(self, now: float, sequence: int) -> None:
         """Note that the member must restore a snapshot, the oldest of which is at ``sequence``."""
+        if self._begins_from is None:
+            self._first_need_at = now
         self._begins_from = sequence
 
     def follows(self, now: float, journal_id: str) -> None:
@@ -175,7 +192,7 @@ class Peer:
     def wake_at(self, now: float, patience: float) -> float:
         """The next moment at which time alone changes ``makes_progress`` or ``needs``."""
         stuck = (at + STUCK_AFTER_SECONDS for at in (self._linked_at, *self._batch_at.values()))
-        return ahead(now, self._progress_at + patience, *stuck)
+        return ahead(now, self._waits_since + patience, *stuck)
 
 
 def common_end(

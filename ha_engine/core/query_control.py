@@ -153,23 +153,26 @@ class QueryControl:
         """The lineage of the query's state, as in the RunQuery that starts the query."""
         return f"{self._journal_id}:{self.deployment.lineage(query)}"
 
-    def run(self, now: float, committed: int, epochs: tuple[Position, ...]) -> Iterator[do.Action]:
+    def run(
+        self, now: float, committed: int, epochs: tuple[Position, ...], *, starts: bool = True
+    ) -> Iterator[do.Action]:
         """Start the query process if none runs, and start the queries once that process asks for
         them.
 
-        ``epochs`` has the first position of each epoch of the journal.
+        ``epochs`` has the first position of each epoch of the journal. Without ``starts`` no query
+        process is started.
         """
-        incarnation = self.process.start(now)
+        incarnation = self.process.start(now) if starts else None
         if incarnation is not None:
             yield do.StartQueryProcess(incarnation)
         if self.process.connected:
             yield from self.deployment.halts()
             yield from self.deployment.runs(now, committed, self._journal_id, epochs)
 
-    def wake_at(self, committed: int) -> float:
+    def wake_at(self, committed: int, *, starts: bool = True) -> float:
         """The moment at which ``run`` has something to start, if no input arrives before."""
         queries = self.deployment.wake_at(committed) if self.process.connected else math.inf
-        return min(self.process.wake_at, queries)
+        return min(self.process.wake_at if starts else math.inf, queries)
 
     def request_snapshot(self, epoch: int, place: SnapshotPlace) -> None:
         """Note a request for a snapshot at ``place``.

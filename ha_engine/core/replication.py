@@ -25,8 +25,11 @@ many seconds."""
 
 
 class Replication:
-    """The members other than ``me`` during ``epoch``. ``fits`` says whether a peer may be in
-    sync."""
+    """The members other than ``me`` during ``epoch``.
+
+    ``fits`` says whether a peer may be in sync. ``backup`` names the group's backup, or is None.
+    The other members are *regular*.
+    """
 
     def __init__(
         self,
@@ -37,9 +40,14 @@ class Replication:
         connected: Iterable[str],
         last: int,
         fits: Callable[[str], bool] = lambda peer: True,
+        backup: str | None = None,
     ) -> None:
         self.me, self.epoch, self.timing, self._fits = me, epoch, timing, fits
-        self.peers = {name: Peer(name, now, connected=True) for name in sorted(connected)}
+        self.backup = backup
+        self.peers = {name: self._peer(name, now) for name in sorted(connected)}
+        # RULES.md#r37: since when the lease row lists no other regular member. The moment is
+        # infinite while the row lists one.
+        self._missing_since = math.inf
         # Members that a commit waits for already, before the lease row lists them as in sync
         # (RULES.md#r9).
         self.near: frozenset[Member] = frozenset()
@@ -61,8 +69,11 @@ class Replication:
         if self._heartbeat_at == math.inf:
             self._heartbeat_at = now + self.timing.heartbeat_interval
             self._goal = self._next_goal = last
-        self.peers.setdefault(name, Peer(name, now, connected=True)).linked(now)
+        self.peers.setdefault(name, self._peer(name, now)).linked(now)
         yield do.Send(name, say.Probe(self.epoch))
+
+    def _peer(self, name: str, now: float) -> Peer:
+        return Peer(name, now, is_backup=name == self.backup)
 
     def unlinked(self, name: str) -> None:
         if name in self.peers:
@@ -109,7 +120,7 @@ class Replication:
         yield do.Send(name, follow)
         peer.replied(now, reply.journal_id, reply.last)
         if follow.by_snapshot:
-            peer.begins(follow.begins.sequence)
+            peer.begins(now, follow.begins.sequence)
         elif shared_end == reply.last:
             peer.follows(now, reply.journal_id)
             yield do.StreamRecords(name, self.epoch, shared_end)
@@ -128,8 +139,8 @@ class Replication:
     def retain_after(self, now: float, in_sync: Iterable[Member]) -> float:
         """The sequence after which joining members still need records (RULES.md#r29).
 
-        A member that makes no progress for RETAIN_SECONDS no longer counts. The result is infinite
-        if no joining member counts.
+        A member that makes no progress for RETAIN_SECONDS no longer counts, and the backup counts
+        for RETAIN_SECONDS only (RULES.md#r37). The result is infinite if no joining member counts.
         """
         listed = {member.node for member in in_sync}
         needs = (p.needs(now, RETAIN_SECONDS) for p in self.peers.values() if p.name not in listed)
@@ -239,7 +250,7 @@ class Replication:
             *(self._stuck_at(peer) for peer in peers),
             *(ahead(now, self._late_at(peer)) for peer in peers),
             *(peer.wake_at(now, RETAIN_SECONDS) for peer in peers),
-            math.inf,
+            ahead(now, self._backup_joins_at) if self.backup in self.peers else math.inf,
         )
 
     def _ask(self, now: float) -> None:
@@ -276,9 +287,30 @@ class Replication:
 
         A member becomes near when it has almost all records, and stops being near when it falls
         behind. A member with a nearly full disk does not become near, since it would block the
-        producers as soon as it is in sync (RULES.md#r30).
+        producers as soon as it is in sync (RULES.md#r30). The backup is near only while the group
+        needs it as a second disk (RULES.md#r37).
         """
         self.near = self._near(now)
+
+    def note_listed(self, now: float, in_sync: tuple[Member, ...]) -> None:
+        """Note whether the lease row lists another regular member (RULES.md#r37)."""
+        if any(self._is_regular(member) for member in in_sync):
+            self._missing_since = math.inf
+        elif self._missing_since == math.inf:
+            self._missing_since = now
+
+    def _is_regular(self, member: Member) -> bool:
+        """Whether ``member`` is another node than this one and the backup."""
+        return member != self.me and member.node != self.backup
+
+    def without_backup(self, members: Iterable[Member]) -> tuple[Member, ...]:
+        """This node and the regular ones of ``members``, in their order."""
+        return tuple(one for one in members if one == self.me or self._is_regular(one))
+
+    @property
+    def _backup_joins_at(self) -> float:
+        """The moment from which the group needs the backup as a second disk."""
+        return self._missing_since + self.timing.backup_after
 
     def _near(self, now: float) -> frozenset[Member]:
         near = (
@@ -286,6 +318,7 @@ class Replication:
             for peer in self.peers.values()
             if peer.stage is Stage.REPLICATE and now < self._late_at(peer)
             if self._fits(peer.name)
+            if not peer.is_backup or now >= self._backup_joins_at
             if (peer.acked_through >= self._goal and peer.headroom) or peer.member in self.near
         )
         return frozenset(member for member in near if member is not None)
@@ -294,11 +327,15 @@ class Replication:
         """The members that the lease row should list as in sync.
 
         A late member leaves the list, and so does a member that has lost committed records
-        (RULES.md#r8). A near member enters the list once it has every committed record.
+        (RULES.md#r8). A near member enters the list once it has every committed record. The backup
+        leaves the list once the list has another regular member, so that the list has two members
+        all the time (RULES.md#r37).
         """
         kept = tuple(m for m in listed if m == self.me or not self._is_lost(m, now))
         new = tuple(m for m in sorted(self.near, key=lambda m: m.node) if m not in kept)
-        has_all = (m for m in kept + new if m == self.me or self.acked_through(m) >= committed)
+        has_all = [m for m in kept + new if m == self.me or self.acked_through(m) >= committed]
+        if any(self._is_regular(member) for member in has_all if member in listed):
+            return self.without_backup(has_all)
         return tuple(has_all)
 
     def promised_until(self, in_sync: frozenset[Member], ttl: float, margin: float) -> float:
@@ -327,7 +364,7 @@ class Replication:
         """The lowest batch of an in-sync member that is catching up with ``batch``, or None.
 
         Only members on which ``query`` makes progress count, since the output waits for no other
-        member.
+        member. The backup runs no query, so the output does not wait for it (RULES.md#r37).
         """
         with_progress = self._with_progress(now, in_sync, query)
         newest = (peer.catching_up_at(query, batch) for peer in with_progress)
@@ -350,17 +387,29 @@ class Replication:
     def _with_progress(self, now: float, in_sync: tuple[Member, ...], query: str) -> Iterator[Peer]:
         for member in in_sync:
             peer = self.peers.get(member.node)
-            if member != self.me and peer and peer.makes_progress(now, query):
+            if self._is_regular(member) and peer and peer.makes_progress(now, query):
                 yield peer
 
-    def successor(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:
-        """A warm in-sync member whose outbox has all of ``batches``, or None (RULES.md#r22)."""
-        for member in in_sync:
+    def successor(
+        self, in_sync: tuple[Member, ...], batches: dict[str, int], to: str | None = None
+    ) -> str | None:
+        """A warm in-sync member whose outbox has all of ``batches``, or None (RULES.md#r22).
+
+        ``to`` names the member, or is None for any regular member.
+        """
+        for member in self.candidates(in_sync, to):
             if self.why_no_successor(member, in_sync) is None:
                 has = self.peers[member.node].batches
                 if all(has.get(query, 0) >= number for query, number in batches.items()):
                     return member.node
         return None
+
+    def candidates(self, in_sync: tuple[Member, ...], to: str | None) -> list[Member]:
+        """The other members of ``in_sync`` that may take over: the one named ``to``, or every
+        regular member if ``to`` is None (RULES.md#r37)."""
+        if to is None:
+            return [member for member in in_sync if self._is_regular(member)]
+        return [member for member in in_sync if member != self.me and member.node == to]
 
     def why_no_successor(self, member: Member, in_sync: tuple[Member, ...]) -> str | None:
         """The reason why ``member`` cannot take over without a pause of the output, or None if it

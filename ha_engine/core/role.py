@@ -7,8 +7,9 @@ from ha_engine.types import Role
 
 LEGAL: dict[Role, frozenset[Role]] = {
     Role.STARTING: frozenset({Role.JOINING, Role.STOPPED}),
-    Role.JOINING: frozenset({Role.PASSIVE, Role.PROMOTING, Role.STOPPED}),
-    Role.PASSIVE: frozenset({Role.JOINING, Role.PROMOTING, Role.STOPPED}),
+    Role.JOINING: frozenset({Role.PASSIVE, Role.BACKUP, Role.PROMOTING, Role.STOPPED}),
+    Role.PASSIVE: frozenset({Role.JOINING, Role.BACKUP, Role.PROMOTING, Role.STOPPED}),
+    Role.BACKUP: frozenset({Role.JOINING, Role.PASSIVE, Role.PROMOTING, Role.STOPPED}),
     Role.PROMOTING: frozenset({Role.ACTIVE, Role.DEMOTING, Role.STOPPED}),
     Role.ACTIVE: frozenset({Role.DEMOTING}),
     Role.DEMOTING: frozenset({Role.JOINING, Role.STOPPED}),

@@ -124,6 +124,7 @@ class RoleMachine:
             self.connected,
             journal.last.sequence,
             self.rollout.fits,
+            self.identity.backup,
         )
         snapshots = Snapshots(
             journal, query_control, replication, self._snapshot_interval, self.now
@@ -196,20 +197,34 @@ class RoleMachine:
             self.perform(do.CloseReceivers("this node is not the active", active))
         if row is None or row.holder is None or self.lease.regressed:
             return
-        listed = self.lease.member in row.in_sync and row.holder.node != self.identity.node
+        other = row.holder.node != self.identity.node
+        listed = self.lease.member in row.in_sync and other
         in_sync = listed and not self.lease.lacks_committed(self.journal.last)
+        if self.identity.is_backup and other and not in_sync:
+            self._become_backup()
+            return
         role = Role.PASSIVE if in_sync else Role.JOINING
         if role is not self.role:
             self._become(role, f"its journal is {'' if in_sync else 'not '}in sync")
+
+    def _become_backup(self) -> None:
+        """Follow the active without Spark, since this node may not take over by itself
+        (RULES.md#r37)."""
+        if self.role is not Role.BACKUP:
+            self._become(Role.BACKUP, "it is the backup, and its journal is not in sync")
+            self._end_query_process("the backup runs no query")
 
     def stop(self) -> None:
         if self.stopping:
             return
         self.stopping = True
         self._close("the node is stopping")
+        self._end_query_process("the node is stopping")
+
+    def _end_query_process(self, reason: str) -> None:
         incarnation = self.query_control.process.incarnation
         if incarnation is not None:
-            self.perform(do.StopQueryProcess(incarnation, "the node is stopping"))
+            self.perform(do.StopQueryProcess(incarnation, reason))
 
     def leave(self) -> None:
         """Let a stopping node release its lease once its records are on disk, so that no other node

@@ -258,6 +258,10 @@ class Term:
             case say.SnapshotLacking():
                 self.snapshots.take_now(now)
 
+    def note_row(self, now: float) -> None:
+        """Note what the lease row means for the backup (RULES.md#r37)."""
+        self.replication.note_listed(now, self._in_sync)
+
     def retain_after(self, now: float) -> float:
         """See Replication.retain_after."""
         return self.replication.retain_after(now, self._in_sync)
@@ -330,7 +334,7 @@ class Term:
     def why_no_switchover(self, now: float, to: str | None) -> str | None:
         """The reason why no switchover to ``to`` is possible now, or None if one is possible.
 
-        If ``to`` is None, any member may take over.
+        If ``to`` is None, any member but the backup may take over.
         """
         row = self._lease.row
         if not self.active or row is None:
@@ -341,18 +345,19 @@ class Term:
             return "this node is suspended, because its lease was not renewed in time"
         if self.handover is not None:
             return f"a handover to {self.handover.to} is under way"
-        members = [m for m in row.in_sync if m != self._lease.member and to in (None, m.node)]
+        members = self.replication.candidates(row.in_sync, to)
         reasons = [self.replication.why_no_successor(member, row.in_sync) for member in members]
         if None in reasons:
             return None
+        if to is None and not reasons and len(row.in_sync) > 1:
+            return f"only the backup is in sync; name it with --to {self.replication.backup}"
         return next(iter(reasons), f"{to or 'no other node'} is not in sync")
 
     def _switch_over(self, now: float, to: str | None, by: str) -> Iterator[do.Action]:
         if self.why_no_switchover(now, to) is not None:
             return
         assert self._lease.row is not None
-        in_sync = tuple(m for m in self._lease.row.in_sync if to in (None, m.node))
-        successor = self.replication.successor(in_sync, {})
+        successor = self.replication.successor(self._lease.row.in_sync, {}, to)
         if successor is not None:
             yield from self._begin_handover(now, successor, f"switchover by {by}")
 
@@ -382,7 +387,8 @@ class Term:
         """Hand the lease over to a process that runs the deployed application (RULES.md#r36)."""
         row = self._lease.row
         if self._rollout.is_due and row is not None:
-            self._rollout.begin(self._lease.member, row.in_sync)
+            in_sync = self.replication.without_backup(row.in_sync)
+            self._rollout.begin(self._lease.member, in_sync)
         successor = self._next_holder(now)
         if successor is not None:
             yield from self._begin_handover(now, successor, "another application is deployed")
@@ -395,8 +401,8 @@ class Term:
             return None
         if lease.failing or not lease.is_holder or lease.regressed:
             return None
-        peers = self.replication.peers
-        ready = (m for m in row.in_sync if m.node in peers and peers[m.node].connected)
+        peers, in_sync = self.replication.peers, self.replication.without_backup(row.in_sync)
+        ready = (m for m in in_sync if m.node in peers and peers[m.node].connected)
         return self._rollout.next_holder(now, lease.member, tuple(ready))
 
     def _begin_handover(self, now: float, to: str, reason: str) -> Iterator[do.Action]:

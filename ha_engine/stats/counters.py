@@ -11,12 +11,14 @@ from ha_engine.types import Role
 
 _BY_ROLE = {
     Role.PASSIVE: "in_sync",
+    Role.BACKUP: "out_of_sync",
     Role.PROMOTING: "acquired",
     Role.ACTIVE: "committed",
 }
 _TO_JOINING = {
     Role.STARTING: "started",
     Role.PASSIVE: "out_of_sync",
+    Role.BACKUP: "out_of_sync",
     Role.DEMOTING: "demoted",
 }
 

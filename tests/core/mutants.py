@@ -500,8 +500,8 @@ MUTANTS = (
         "wake",
         "core",
         "Core.wake_at",
-        "moments.append(self.query_control.wake_at(self.journal.committed))",
-        "pass",
+        "self.query_control.wake_at(self.journal.committed, starts=self._starts_spark)",
+        "math.inf",
     ),
     Mutant(
         "wake",

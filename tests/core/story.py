@@ -86,6 +86,12 @@ class Story:
             plans.append(plan(name, streams, sinks, *rest, warm=standby == "warm"))
         self.world.plans = {one.name: one for one in plans}
 
+    def _backup(self) -> None:
+        """Make this node the group's backup, from its next start on."""
+        world = self.world
+        world.backup = world.node
+        world.plans = {name: replace(one, warm=True) for name, one in world.plans.items()}
+
     def _active(self) -> None:
         """Start a node of a fresh group and make it active, without printing that."""
         self.world.start()
@@ -268,6 +274,7 @@ _WORLD_VERBS = ("start", "wait", "stop", "jump", "attend", "poll", "fail", "skip
 _STORY_VERBS = (
     "queries",
     "active",
+    "backup",
     "start_without_a_tick",
     "offer",
     "outbox_limit",

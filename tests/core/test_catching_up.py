@@ -189,7 +189,7 @@ def test_active_retains_records_only_for_a_member_that_makes_progress() -> None:
     peer, now = replication.peers["b"], 0.0
     for _ in range(20):
         peer.replied(now, "b-1", Position(1, 7))
-        peer.begins(40)
+        peer.begins(now, 40)
         now += RETAIN_SECONDS / 10
     assert replication.retain_after(now, (ME,)) == math.inf
     peer.replied(now, "b-2", ORIGIN)

@@ -66,6 +66,7 @@ class World(SparkWorld):
     node = "a"
     new_group_id = "group-1"
     others: tuple[str, ...] = ()
+    backup: str | None = None
     peers = ALONE
     snapshot_every = 0.0
 
@@ -158,6 +159,7 @@ class World(SparkWorld):
             self.new_group_id,
             f"http://{self.node}:8080",
             self.others,
+            self.backup,
         )
         digest = "+".join(f"{p.name}:{p.digest}" for p in self.plans.values())
         plans = tuple(engine.QueryPlan(**_fields(p)) for p in self.plans.values())

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tests.sim.group import Group
     from tests.sim.node import SimNode
 
+BACKUP_AFTER_MIN = 1.9
+"""The shortest ``backup_after`` by a clock that runs fast."""
+
 
 def stamp(row: LeaseRow) -> tuple[int, int]:
     return row.epoch, row.version
@@ -53,6 +56,8 @@ class Facts:
         self.requests_given_up: set[tuple[str, int]] = set()
         # The content of the batches of given up marks: a later operator may bring them back.
         self.contents: dict[Position, Content | None] = {}
+        # RULES.md#r37: when the row last listed another regular member, or its epoch began.
+        self._missing_since = 0.0
         self._unknown: set[str] = set()
         self._raced: object = None
 
@@ -100,9 +105,28 @@ class Facts:
             return
         self.newest, self.lost = row, False
         self.require_everywhere(row)
+        self._judge_backup(before, row)
         if before is not None and row.epoch == before.epoch:
             self.group.count("in-sync joins", len(set(row.in_sync) - set(before.in_sync)))
             self.group.count("in-sync removals", len(set(before.in_sync) - set(row.in_sync)))
+
+    def _judge_backup(self, before: LeaseRow | None, row: LeaseRow) -> None:
+        """RULES.md#r37: the backup joins once the row has listed no other regular member for long.
+        A database that lost writes may have shown the holder other rows."""
+        backup, now = self.group.backup, self.group.now
+        if backup is None or row.holder is None or row.holder.node == backup:
+            return
+        regular = {member.node for member in row.in_sync} - {row.holder.node, backup}
+        names = [{member.node for member in one.in_sync} if one else set() for one in (before, row)]
+        if backup in names[1] - names[0]:
+            self.group.count("backups listed")
+            if not self.group.counters["database failovers"]:
+                long = now - self._missing_since >= BACKUP_AFTER_MIN
+                require(long, "R37", f"{backup} joined {now - self._missing_since} s after another")
+        if backup in names[0] - names[1] and regular:
+            self.group.count("backups relieved")
+        if regular or before is None or row.epoch > before.epoch:
+            self._missing_since = now
 
     def _equals_newest(self, row: LeaseRow | None) -> bool:
         newest = self.newest

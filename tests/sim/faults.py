@@ -59,6 +59,8 @@ class Faults:
                 self.kinds += [self.rescale, self.rescale, self.kill]
             case Variant.DEPLOYED:
                 self.kinds += [self.deploy, self.deploy, self.force, self.kill]
+            case Variant.BACKUP:
+                self.kinds += [self.isolate, self.isolate, self.kill, self.force, self.deploy]
         self.gap = self.random.uniform(0.5, 2.5)
         self._flaws()
 

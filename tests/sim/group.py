@@ -54,7 +54,9 @@ class Group:
         self.unfinished: set[str] = set()
         self.restart_within = 3.0
         self.wakes_late = 0.005
-        size = nodes or (3 if self.random.random() < THREE_NODES else 2)
+        self.backup = "c" if variant is Variant.BACKUP else None
+        size = 3 if self.backup else nodes
+        size = size or (3 if self.random.random() < THREE_NODES else 2)
         self.names = "abc"[:size]
         # Whether all nodes can read each other's checkpoints, as on a cluster.
         self.shares_storage = variant is Variant.WARM and self.random.random() < SHARED_STORAGE

@@ -144,13 +144,30 @@ def _settled(group: Group) -> str | None:
     former = [n.node for n in group.living if n.core.rollout.is_due]
     if former:
         return f"{former} run a former application"
-    members = {(node.node, node.disk.journal_id) for node in group.nodes.values()}
+    members = {
+        (node.node, node.disk.journal_id)
+        for node in group.nodes.values()
+        if node.node != group.backup or node.node == active[0]
+    }
     listed = {(member.node, member.journal_id) for member in row.in_sync}
     if members != listed:
         return f"in sync: {sorted(listed)} of {sorted(members)}"
     if not group.producers.all_acked:
         return "producers wait for acks"
-    return _unpublished(group)
+    return _backup_lacks(group, active[0]) or _unpublished(group)
+
+
+def _backup_lacks(group: Group, active: str) -> str | None:
+    """RULES.md#r37: a backup that is not the active has every committed record and no Spark."""
+    if group.backup in (None, active):
+        return None
+    backup, committed = group.nodes[group.backup], group.facts.committed
+    durable = backup.disk.records[: backup.disk.durable]
+    if [record.position for record in durable[: len(committed)]] != committed:
+        return f"the backup lacks some of {len(committed)} committed records"
+    if backup.truth.role is not Role.BACKUP or backup.spark is not None:
+        return f"the backup is {backup.truth.role}, and its Spark is {backup.spark}"
+    return None
 
 
 def _unpublished(group: Group) -> str | None:
@@ -165,7 +182,7 @@ def _unpublished(group: Group) -> str | None:
             if group.around.ledgers[(plan.name, sink)].batch != len(batches):
                 return f"{plan.name} is behind in {sink}"
         for node in group.nodes.values():
-            runs = not plan.warm or node.truth.role is Role.ACTIVE
+            runs = not node.plans[plan.name].warm or node.truth.role is Role.ACTIVE
             if runs and node.disk.admitted.get(plan.name, 0) < len(batches):
                 return f"{plan.name} is behind on {node.node}"
     return None

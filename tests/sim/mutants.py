@@ -218,6 +218,11 @@ HUNTED = (
         "self.admitted = max(self.admitted, self.kept_after.number)",
         "pass",
     ),
+    Hunted(
+        60,
+        Mutant("R26", "forced_failover", "ForcedFailover.acquired", "self.forget()", "pass"),
+        Variant.BACKUP,
+    ),
 )
 """Mutants that the history of a seed detects."""
 
@@ -565,6 +570,62 @@ SCHEDULED = (
         "Replication.wanted",
         "m == self.me or not self._is_lost(m, now)",
         "",
+    ),
+    _scheduled(
+        schedules.a_slow_backup_delays_no_ack,
+        "R37",
+        "replication",
+        "Replication._near",
+        "not peer.is_backup or now >= self._backup_joins_at",
+        "True",
+    ),
+    _scheduled(
+        schedules.a_slow_backup_delays_no_ack,
+        "R37",
+        "core",
+        "Core._starts_spark",
+        "needed or not self.identity.is_backup",
+        "True",
+    ),
+    _scheduled(
+        schedules.the_backup_is_listed_while_the_member_is_away,
+        "R37",
+        "replication",
+        "Replication._near",
+        "now >= self._backup_joins_at",
+        "False",
+    ),
+    _scheduled(
+        schedules.the_backup_is_listed_while_the_member_is_away,
+        "R37",
+        "role_machine",
+        "RoleMachine._become_backup",
+        "self._end_query_process('the backup runs no query')",
+        "pass",
+    ),
+    _scheduled(
+        schedules.two_disks_stay_the_rule_when_the_member_returns,
+        "R37",
+        "replication",
+        "Replication.wanted",
+        "any((self._is_regular(member) for member in has_all if member in listed))",
+        "any((self._is_regular(member) for member in self.near))",
+    ),
+    _scheduled(
+        schedules.a_backup_that_is_not_listed_waits_for_an_operator,
+        "I4",
+        "lease",
+        "Lease.takeover_at",
+        "self.member not in row.in_sync",
+        "False",
+    ),
+    _scheduled(
+        schedules.a_deployment_hands_no_lease_to_the_backup,
+        "R37",
+        "replication",
+        "Replication.without_backup",
+        "one == self.me or self._is_regular(one)",
+        "True",
     ),
 )
 """Mutants that the schedule of their history detects."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tests.sim.group import Group
 
 TIMING = LeaseTiming(ttl=3.0, renew_interval=0.8, margin=0.4)
-PEERS = PeerTiming(heartbeat_interval=0.5, sync_timeout=1.6)
+PEERS = PeerTiming(heartbeat_interval=0.5, sync_timeout=1.6, backup_after=2.0)
 LIMITS = MarkLimits(
     max_events_per_batch=60,
     min_batch_interval=0.8,
@@ -51,6 +52,11 @@ LATE_RELEASE = 40.0
 
 def plans_of(variant: Variant) -> tuple[Any, ...]:
     return WARM_PLANS if variant is Variant.WARM else PLANS
+
+
+def _plans_of_backup() -> tuple[Any, ...]:
+    """RULES.md#r37: a backup runs no query until it is the active."""
+    return tuple(replace(one, warm=True) for one in PLANS)
 
 
 class StateIsLost(Exception):
@@ -82,7 +88,9 @@ class SimNode(World):
         self.streams, self.delivery = Streams(self), Delivery(self)
         # This node's directory on storage that all nodes share, which outlives its disk.
         self.shared: dict[str, Checkpoint] = {}
-        super().__init__(engine, plans_of(group.variant), LIMITS, (), group.around)
+        self.backup = group.backup
+        plans = _plans_of_backup() if name == group.backup else plans_of(group.variant)
+        super().__init__(engine, plans, LIMITS, (), group.around)
         self.timing, self.ghost, self.truth = TIMING, _Nobody(), SimTruth(self)
         self.heard = lambda action: group.tell(name, action)
         self.known: dict[tuple[str, int], int] = {}
@@ -445,6 +453,8 @@ class SimNode(World):
         query, lineage = action.query, action.lineage
         own = self.disk.checkpoints.get(query)
         whole = own is not None and own.lineage == lineage
+        if own is not None and self.core.deployment.lacks_mark_after(query, own.done.number):
+            whole = False  # the journal has trimmed what follows this node's old checkpoint
         mine = own.done.number if own is not None and whole else action.initial.number
         if (whole or not action.must_resume) and mine + 1 >= takeover.published:
             return

@@ -23,7 +23,8 @@ SETTLED_BY = 8.0
 
 
 class Stage:
-    """Two nodes in sync, the first of them active, without random faults."""
+    """Two nodes in sync, the first of them active, without random faults. In the variant with a
+    backup, ``c`` is the backup and follows."""
 
     def __init__(self, engine: Any = ha_engine.core, *, variant: Variant = Variant.PLAIN) -> None:
         self.group = Group(1, engine, nodes=2, variant=variant)
@@ -33,7 +34,13 @@ class Stage:
         self.wait(0.5)
         self.b.start()
         self.until(lambda: len(self.in_sync) == 2)
+        if self.group.backup:
+            self.c.start()
         self.wait(SETTLED_BY - self.group.now)
+
+    @property
+    def c(self) -> SimNode:
+        return self.group.nodes["c"]
 
     @property
     def in_sync(self) -> tuple[Member, ...]:
@@ -52,10 +59,14 @@ class Stage:
     def is_active(self, node: SimNode) -> Callable[[], bool]:
         return lambda: node.alive and node.truth.role is Role.ACTIVE
 
+    @property
+    def listed(self) -> set[str]:
+        return {member.node for member in self.in_sync}
+
     def isolate(self, node: SimNode, *, database: bool = True) -> None:
-        other = "b" if node.node == "a" else "a"
-        self.group.network.block(node.node, other)
-        self.group.network.block(other, node.node)
+        for other in sorted(set(self.group.nodes) - {node.node}):
+            self.group.network.block(node.node, other)
+            self.group.network.block(other, node.node)
         if database:
             self.group.database.unreachable.add(node.node)
 
@@ -832,9 +843,95 @@ def an_acquisition_without_an_answer_meets_a_failover(stage: Stage) -> None:
     stage.heal()
 
 
+def a_slow_backup_delays_no_ack(stage: Stage) -> None:
+    """RULES.md#r37. 1. {a, b} are in sync, and the disk of the backup c is slow. 2. a commits what
+    c does not have yet, and does not list c."""
+    committed, c = stage.group.facts.committed, stage.c
+    require(c.truth.role is Role.BACKUP and c.spark is None, "R37", "c is no idle backup")
+    c.fsync_max = 1.0
+    stage.until(lambda: len(committed) > c.disk.durable + 2)
+    require(stage.listed == {"a", "b"}, "R37", f"{stage.listed} are in sync")
+    stage.heal()
+
+
+def the_backup_is_listed_while_the_member_is_away(stage: Stage) -> None:
+    """RULES.md#r37, RULES.md#i3. 1. b is cut off, and the backup c is listed. 2. a fails. 3. c
+    takes over by itself, with every acked event. 4. a and b are back: both join the active c."""
+    group = stage.group
+    stage.isolate(stage.b)
+    stage.until(lambda: stage.listed == {"a", "c"})
+    acks = group.counters["acks"]
+    stage.until(lambda: group.counters["acks"] > acks + 3)
+    group.restart_within = 60
+    stage.a.kill(query_process_dies=True)
+    stage.until(stage.is_active(stage.c))
+    require(stage.c.spark is not None, "R37", "the active c has no Spark")
+    stage.a.start()
+    stage.reconnect(stage.b)
+    stage.until(lambda: stage.listed == {"a", "b", "c"})
+    stage.until(lambda: stage.c.core.why_no_switchover(None) is None)
+    stage.c.feed(on.SwitchoverAsked(None, "operator"))
+    stage.until(lambda: stage.c.truth.role is Role.BACKUP)
+    require(stage.c.spark is None, "R37", "Spark outlives the switchover")
+    stage.heal()
+
+
+def two_disks_stay_the_rule_when_the_member_returns(stage: Stage) -> None:
+    """RULES.md#r37. 1. b is cut off, and the backup c is listed. 2. b is back: each row lists two
+    members or more, until {a, b} are in sync again."""
+    stage.isolate(stage.b)
+    stage.until(lambda: stage.listed == {"a", "c"})
+    rows = len(stage.group.facts.branch)
+    stage.reconnect(stage.b)
+    stage.until(lambda: stage.listed == {"a", "b"})
+    sizes = [len(row.in_sync) for row in stage.group.facts.branch[rows:]]
+    require(min(sizes) == 2, "R37", f"rows list {sizes} members")
+    stage.until(lambda: stage.c.truth.role is Role.BACKUP)
+    stage.heal()
+
+
+def a_backup_that_is_not_listed_waits_for_an_operator(stage: Stage) -> None:
+    """RULES.md#r37, RULES.md#i4. 1. {a, b} are in sync, and both fail. 2. The backup c is not
+    listed, so it does not take over. 3. An operator forces a failover to c."""
+    group, c = stage.group, stage.c
+    group.restart_within = 60
+    for node in (stage.a, stage.b):
+        node.kill(query_process_dies=True)
+    stage.wait(8)
+    require(c.truth.role is Role.BACKUP, "I4", "c took over by itself")
+    refusal = c.core.why_no_forced_failover(())
+    require(refusal is not None and "--confirm-fenced" in refusal, "R26", f"not: {refusal}")
+    c.feed(on.FailoverForced("operator", ("a", "b")))
+    stage.until(stage.is_active(c))
+    stage.a.start()
+    stage.b.start()
+    stage.heal()
+
+
+def a_deployment_hands_no_lease_to_the_backup(stage: Stage) -> None:
+    """RULES.md#r37, RULES.md#r36. 1. b is cut off, and the backup c is listed. 2. An application is
+    deployed. 3. a hands the lease to its own next process, although c restarts first."""
+    a, c = stage.a, stage.c
+    stage.isolate(stage.b)
+    stage.until(lambda: stage.listed == {"a", "c"})
+    a.feed(on.DeployAsked("archive 1", "application", "operator", 0, ""))
+    stage.until(lambda: a.processes == 2 and stage.is_active(a)())
+    stage.until(lambda: stage.listed == {"a", "c"})
+    require(not c.truth.epochs, "R37", "c has held the lease")
+    stage.heal()
+
+
 WARM_SCHEDULES = (a_batch_of_a_warm_query_kills_spark_everywhere,)
+BACKUP_SCHEDULES = (
+    a_slow_backup_delays_no_ack,
+    the_backup_is_listed_while_the_member_is_away,
+    two_disks_stay_the_rule_when_the_member_returns,
+    a_backup_that_is_not_listed_waits_for_an_operator,
+    a_deployment_hands_no_lease_to_the_backup,
+)
 SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     *WARM_SCHEDULES,
+    *BACKUP_SCHEDULES,
     a_member_is_listed_by_an_unanswered_write,
     a_holder_stops_over_a_row_that_lost_an_acquisition,
     a_release_and_what_it_allowed_are_lost,
@@ -879,5 +976,9 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
 
 def stage_for(schedule: Callable[[Stage], None], engine: Any = ha_engine.core) -> Stage:
     """Return a stage with the queries that ``schedule`` needs."""
-    warm = schedule in WARM_SCHEDULES
-    return Stage(engine, variant=Variant.WARM if warm else Variant.PLAIN)
+    variant = Variant.PLAIN
+    if schedule in WARM_SCHEDULES:
+        variant = Variant.WARM
+    elif schedule in BACKUP_SCHEDULES:
+        variant = Variant.BACKUP
+    return Stage(engine, variant=variant)

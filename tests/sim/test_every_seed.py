@@ -73,6 +73,14 @@ DEPLOYED_SHARE = 0.1
 DEPLOYED_REACH_AT_LEAST = {"deployments": 500, "restarts with another application": 1_000}
 
 
+BACKUP_SHARE = 0.3
+"""The share of the seeds that are played with a backup."""
+BACKUP_REACH_AT_LEAST = {
+    "backups listed": 100,
+    "backups relieved": 80,
+}
+
+
 def least(of_all: int, seeds: int) -> float:
     """Return the counts that ``seeds`` seeds must reach; few seeds differ more than
     THOROUGH_SEEDS."""
@@ -159,6 +167,22 @@ def test_no_deployment_breaks_a_rule_and_each_heals(deployed: Result) -> None:
 @pytest.mark.parametrize("what", DEPLOYED_REACH_AT_LEAST)
 def test_deployments_reach_each_case(what: str, deployed: Result, seeds: int) -> None:
     assert deployed.counters[what] >= least(DEPLOYED_REACH_AT_LEAST[what], seeds), deployed.summary
+
+
+@pytest.fixture(scope="module")
+def backup(seeds: int) -> Result:
+    return played(Variant.BACKUP, BACKUP_SHARE, seeds)
+
+
+@pytest.mark.slow
+def test_no_history_with_a_backup_breaks_a_rule(backup: Result) -> None:
+    assert backup.failed == [], "\n\n".join(backup.stories[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", BACKUP_REACH_AT_LEAST)
+def test_backups_reach_each_rare_case(what: str, backup: Result, seeds: int) -> None:
+    assert backup.counters[what] >= least(BACKUP_REACH_AT_LEAST[what], seeds), backup.summary
 
 
 @pytest.fixture(scope="module")

@@ -18,3 +18,5 @@ class Variant(Enum):
     """An operator also changes the number of partitions of the queries' states."""
     DEPLOYED = "deployed"
     """An operator also deploys applications, and forces failovers."""
+    BACKUP = "backup"
+    """The group has a third member, which is its backup."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ha_engine.supervisor.supervised_query import SupervisedQuery
+from ha_engine.supervisor.supervisor import Settings, Supervisor
 from ha_engine.system.process_group import members
 from ha_engine.system.procfs import read_stat
 from tests.waiting import async_wait_until
@@ -23,6 +24,7 @@ def report(**line):
     os.write(int(os.environ["HA_ENGINE_REPORT_FD"]), json.dumps(line).encode() + b"\\n")
 """
 WAITS = BEGIN + "report(step='starting Java'); report(step='ready'); signal.pause()"
+LOG = {"level": "info", "format": "json"}
 CHILD = """
 while True:
     sum(range(10**5))
@@ -181,3 +183,11 @@ signal.pause()
     await async_wait_until(lambda: len(node.steps()) == 2)
     descriptors, own = node.steps()
     assert f"'{own}'" not in descriptors
+
+
+async def test_supervisor_of_a_backup_starts_no_query_process_by_itself(tmp_path: Path) -> None:
+    """RULES.md#r37: the node process asks for it when the backup is needed."""
+    (tmp_path / "data").mkdir()
+    settings = Settings("node-c", str(tmp_path / "data"), [], {}, False, 60.0, LOG, None)
+    query = await Supervisor([], {})._take(settings)
+    assert query.alive == {"incarnation": "", "pid": 0}

@@ -186,6 +186,8 @@ def _query(query: QueryReport) -> NodeQuery:
 def _rejoin(report: Report, in_sync: bool, holds: Report | None) -> Rejoin | None:
     if holds is None or report.role in _ACTING or (in_sync and report.warm):
         return None
+    if report.role == "backup" and report.follows:
+        return None
     return {
         "stage": _stage(report, in_sync),
         "records": _lag(report, holds),

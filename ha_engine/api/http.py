@@ -224,7 +224,10 @@ def _checks(view: NodeView) -> list[OperationRoute]:
         _check(view, "liveness", _alive, "Check that the node process works; needs no database."),
         _check(view, "health", _healthy, "Check that the node works and no query has failed."),
         _check(
-            view, "readiness", _ready, "Check that the node takes events, or is ready to take over."
+            view,
+            "readiness",
+            _ready,
+            "Check that the node takes events, is ready to take over, or is the backup.",
         ),
         _check(view, "active", _active, "Check that the node is the active and takes events."),
         _check(view, "primary", _active, "The same as /active."),
@@ -303,5 +306,7 @@ def _healthy(view: NodeView, status: Mapping[str, Any]) -> bool:
 
 
 def _ready(view: NodeView, status: Mapping[str, Any]) -> bool:
-    """Whether the node is an active that takes events, or a passive that can take over."""
-    return _active(view, status) or _passive(view, status)
+    """Whether the node is an active that takes events, a passive that can take over, or the
+    backup."""
+    backup = status["role"] == "backup" and not status["disk_late"]
+    return _active(view, status) or _passive(view, status) or bool(backup)

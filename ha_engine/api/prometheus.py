@@ -37,6 +37,7 @@ ROLE_CODES = {
     "active": 4,
     "demoting": 5,
     "stopped": 6,
+    "backup": 7,
 }
 """The numbers never change, because dashboards and alerts compare with them."""
 STATE_CODES = {"waiting": 0, "running": 1, "failed": 2, "standby": 3}

@@ -10,7 +10,12 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-_ROLE_STYLES = {"active": "bold green", "passive": "green", "stopped": "bold red"}
+_ROLE_STYLES = {
+    "active": "bold green",
+    "passive": "green",
+    "backup": "green",
+    "stopped": "bold red",
+}
 _COLUMNS = ("node", "role", "epoch", "in sync", "warm", "lag", "batch/published")
 _RIGHT = ("epoch", "lag")
 

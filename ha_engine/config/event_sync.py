@@ -56,6 +56,16 @@ class EventSyncConfig(Section):
         description="The other nodes of the group: the node.id of each and the host:port on which "
         "it listens. Without peers the group has one node.",
     )
+    backup: Name | None = Field(
+        default=None,
+        description="The node.id of the group's backup: a third node that follows without delaying "
+        "any ack, and becomes the second disk while one of the two others is away. Group-wide.",
+    )
+    backup_after: Duration = Field(
+        default=30.0,
+        description="How long the active has no other node in sync before it takes the backup as "
+        "the second disk. Group-wide.",
+    )
     tls: TlsConfig = TlsConfig()
     insecure: bool = Field(
         default=False,

@@ -21,6 +21,8 @@ GROUP_WIDE = (
     "lease.margin",
     "event_sync.sync_timeout",
     "event_sync.heartbeat_interval",
+    "event_sync.backup",
+    "event_sync.backup_after",
     "receive.max_producers",
     "receive.dedup_window",
     "query.shuffle_partitions",
@@ -29,12 +31,17 @@ GROUP_WIDE = (
     "query.spark",
 )
 """The keys of the group-wide settings. The description of each key says "Group-wide." too."""
+_OF_BACKUP = ("event_sync.backup", "event_sync.backup_after")
+"""The settings that count only in a group with a backup. So the digest of other groups is that of
+the releases before the backup, and a rolling upgrade from them is possible."""
 
 
 def group_digest(config: Config) -> str:
     """The hex digest of the values of the group-wide settings."""
     tree = config.model_dump(mode="json", by_alias=True)
-    values = {name: _at(tree, name) for name in GROUP_WIDE}
+    has_backup = config.event_sync.backup is not None
+    names = (name for name in GROUP_WIDE if has_backup or name not in _OF_BACKUP)
+    values = {name: _at(tree, name) for name in names}
     text = json.dumps(values, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -109,6 +109,7 @@ class Config(Section):
             request_problem(self.http, self.ingest, self.receive.max_pending),
             self._record_problem(),
             self._peers_problem(),
+            self._backup_problem(),
             self._socket_problem(),
             access_problem(self.http, self.ingest, self.access),
             self._checkpoint_problem(),
@@ -133,6 +134,25 @@ class Config(Section):
             f"event_sync.peers contains this node ({self.node.id}); list only the others, and "
             "give each node a different node.id"
         )
+
+    def _backup_problem(self) -> str | None:
+        backup, nodes = self.event_sync.backup, {self.node.id, *self.event_sync.peers}
+        if backup is None or (backup in nodes and len(nodes) > 2):
+            return None
+        if backup not in nodes:
+            return (
+                f"event_sync.backup names {backup}, which is neither this node ({self.node.id}) "
+                "nor one of event_sync.peers; correct the name"
+            )
+        return (
+            f"event_sync.backup names {backup}, but the group has {len(nodes)} nodes: a backup is "
+            "a third node; name both other nodes in event_sync.peers"
+        )
+
+    @property
+    def is_backup(self) -> bool:
+        """Whether this node is the group's backup (RULES.md#r37)."""
+        return self.node.id == self.event_sync.backup
 
     def _checkpoint_problem(self) -> str | None:
         secret = sorted(key for key in self.query.spark if _HAS_SECRET.search(key))

@@ -70,10 +70,11 @@ def core_of(
         str(uuid.uuid4()),
         config.http.url,
         tuple(sorted(config.event_sync.peers)),
+        config.event_sync.backup,
     )
     timing = LeaseTiming(lease.ttl, lease.renew_interval, lease.margin)
     sync = config.event_sync
-    peers = PeerTiming(sync.heartbeat_interval, sync.sync_timeout)
+    peers = PeerTiming(sync.heartbeat_interval, sync.sync_timeout, sync.backup_after)
     deployment = _deployment(config, application)
     return Core(identity, timing, high_water, deployment, peers, config.snapshot.interval)
 
@@ -112,12 +113,13 @@ def _deployment(config: Config, application: StreamApplication) -> Deployment:
         outbox.max_bytes,
     )
     restarts = RestartPolicy(query.attempts_per_batch, backoff_max=query.restart_backoff_max)
-    return Deployment(
-        application.digest, plans_of(application), limits, restarts, application.archive
-    )
+    plans = plans_of(application, only_active=config.is_backup)
+    return Deployment(application.digest, plans, limits, restarts, application.archive)
 
 
-def plans_of(application: StreamApplication) -> tuple[QueryPlan, ...]:
+def plans_of(application: StreamApplication, *, only_active: bool = False) -> tuple[QueryPlan, ...]:
+    """The plans of the queries. With ``only_active``, this node runs a query only as the active, as
+    the backup does (RULES.md#r37)."""
     return tuple(
         QueryPlan(
             query.name,
@@ -125,7 +127,7 @@ def plans_of(application: StreamApplication) -> tuple[QueryPlan, ...]:
             frozenset(query.streams),
             tuple(sink.name for sink in query.sinks),
             query.on_change.value if query.on_change else None,
-            query.standby is Standby.WARM,
+            only_active or query.standby is Standby.WARM,
             query.state_partitions,
         )
         for query in application.queries.values()

@@ -78,6 +78,7 @@ def supervisor_settings(config: Config, application: StreamApplication) -> dict[
         "data_dir": str(config.node.data_dir.resolve()),
         "query": _query_command(config, application),
         "query_environment": _query_environment(config),
+        "starts_query": not config.is_backup,
         "start_timeout": config.query.start_timeout,
         "log": config.log.model_dump(),
         "embedded_dir": _embedded_dir(config),

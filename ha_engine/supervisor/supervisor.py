@@ -57,6 +57,7 @@ class Settings:
 
     ``query`` has the arguments of the query process, except its incarnation and parent. Its
     ``query_environment`` has secrets, which other users could read in the arguments.
+    ``starts_query`` is False for the backup, which runs no query process until it is needed.
     ``embedded_dir`` is the directory of a database that this node runs itself.
     """
 
@@ -64,6 +65,7 @@ class Settings:
     data_dir: str
     query: list[str]
     query_environment: Mapping[str, str]
+    starts_query: bool
     start_timeout: float
     log: Mapping[str, Any]
     embedded_dir: str | None
@@ -273,7 +275,8 @@ class Supervisor:
     async def _take(self, settings: Settings) -> SupervisedQuery:
         """Apply the settings of a node process.
 
-        After the settings of the first node process, start the query process at once.
+        After the settings of the first node process, start the query process at once, unless this
+        node is the backup.
 
         The query process starts without a request, because Spark takes longer to start than the
         node process. A later node process adopts the running query process.
@@ -287,7 +290,7 @@ class Supervisor:
             await asyncio.to_thread(kill_session, settings.data_dir, None)
             query = self._query = SupervisedQuery(settings.data_dir, self._send)
         query.configure(settings.query, settings.query_environment, settings.start_timeout)
-        if self._is_first and not self._stopping.is_set():
+        if settings.starts_query and self._is_first and not self._stopping.is_set():
             self._is_first = False
             await query.start(str(uuid.uuid4()))
         return query

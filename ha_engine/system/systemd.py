@@ -32,6 +32,9 @@ def take(environ: MutableMapping[str, str]) -> dict[str, str]:
     return variables
 
 
+_READY = (Role.ACTIVE, Role.PASSIVE, Role.BACKUP)
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """The condition of a node, for the service manager."""
@@ -44,12 +47,14 @@ class Condition:
 
     @property
     def lines(self) -> list[str]:
-        """The lines to send to the service manager. A node is ready when it is active or passive.
+        """The lines to send to the service manager.
+
+        A node is ready when it is active, passive or the backup.
 
         A joining node is not ready, because an operator may stop the other node once a start is
         complete.
         """
-        ready = ["READY=1"] if self.role in (Role.ACTIVE, Role.PASSIVE) else []
+        ready = ["READY=1"] if self.role in _READY else []
         database = "" if self.has_database else "; the database does not answer"
         return [f"STATUS={self._sentence}{database}", *ready]
 

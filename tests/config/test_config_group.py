@@ -58,3 +58,12 @@ def test_order_of_spark_settings_does_not_change_the_group_digest() -> None:
 def test_a_setting_is_group_wide_exactly_when_its_description_says_so() -> None:
     said = {".".join(s.key) for s in settings() if "Group-wide" in s.description}
     assert said == set(GROUP_WIDE)
+
+
+def test_backup_is_group_wide_and_changes_no_digest_of_a_group_without_one() -> None:
+    """So a group without a backup can be upgraded one node after the other."""
+    trio = {"peers": {"node-b": "b:1", "node-c": "c:1"}, "insecure": True}
+    assert digest(event_sync={**trio, "backup_after": "9s"}) == digest(event_sync=trio) == digest()
+    backups = [{**trio, "backup": name} for name in ("node-b", "node-c")]
+    backups.append({**backups[0], "backup_after": "9s"})
+    assert len({digest(event_sync=one) for one in backups}) == 3

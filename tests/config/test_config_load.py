@@ -202,6 +202,14 @@ def test_error_names_a_file_that_is_no_valid_yaml(tmp_path: Path, text: str) -> 
             "event_sync.peers contains this node (node-a)",
         ),
         ("event_sync: {peers: {node-b: b}, insecure: true}", "write host:port"),
+        (
+            "event_sync: {peers: {node-b: 'b:1', node-c: 'c:1'}, insecure: true, backup: d}",
+            "event_sync.backup names d, which is neither this node (node-a)",
+        ),
+        (
+            "event_sync: {peers: {node-b: 'b:1'}, insecure: true, backup: node-b}",
+            "a backup is a third node",
+        ),
         ("event_sync: {tls: {certificate: a.pem}}", "key and ca missing"),
         (
             "event_sync: {insecure: true, tls: {certificate: c, key: k, ca: a}}",

@@ -25,6 +25,7 @@ PLACES = {
     Role.STARTING: Point(75, 90),
     Role.JOINING: Point(245, 90),
     Role.PASSIVE: Point(415, 90),
+    Role.BACKUP: Point(110, 215),
     Role.PROMOTING: Point(585, 90),
     Role.ACTIVE: Point(755, 90),
     Role.DEMOTING: Point(670, 200),

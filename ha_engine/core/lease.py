@@ -34,6 +34,7 @@ class Lease:
     ==================  ===================================================================
     row                 row_read, row_written
     own_row             row_read, row_written
+    inherited           row_read, row_written
     identity            row_read, row_written
     unchanged_since     row_read, row_written
     high_water          request_sent, row_read, row_written, write_refused, note_epoch, note_forced
@@ -63,6 +64,8 @@ class Lease:
         # RULES.md#r5, RULES.md#r6: the newest row that this node has seen, if that row names this
         # process as the holder.
         self.own_row: LeaseRow | None = None
+        # RULES.md#r37: the in-sync list at the end of the epoch before that of the row.
+        self.inherited: tuple[Member, ...] = ()
         # The database that answered last.
         self.identity: DatabaseIdentity | None = None
         # RULES.md#r4: since when this process has seen the row unchanged.
@@ -216,6 +219,8 @@ class Lease:
     def _remember(self, now: float, row: LeaseRow | None) -> None:
         if row is None or row != self.row:
             self.unchanged_since = now
+        if row is not None and self.row is not None and row.epoch > self.row.epoch:
+            self.inherited = self.row.in_sync
         self.row = row
         if row is not None and not self.high_water.above(row):
             self.high_water = replace(

@@ -28,7 +28,8 @@ class Replication:
     """The members other than ``me`` during ``epoch``.
 
     ``fits`` says whether a peer may be in sync. ``backup`` names the group's backup, or is None.
-    The other members are *regular*.
+    The other members are *regular*. ``inherited`` is the in-sync list at the end of the epoch
+    before.
     """
 
     def __init__(
@@ -41,13 +42,15 @@ class Replication:
         last: int,
         fits: Callable[[str], bool] = lambda peer: True,
         backup: str | None = None,
+        inherited: tuple[Member, ...] = (),
     ) -> None:
         self.me, self.epoch, self.timing, self._fits = me, epoch, timing, fits
         self.backup = backup
         self.peers = {name: self._peer(name, now) for name in sorted(connected)}
         # RULES.md#r37: since when the lease row lists no other regular member. The moment is
-        # infinite while the row lists one.
-        self._missing_since = math.inf
+        # infinite while the row lists one. It is long ago if the backup was the second disk in the
+        # epoch before, so that it is again at once.
+        self._missing_since = -math.inf if self._stood_in(inherited) else math.inf
         # Members that a commit waits for already, before the lease row lists them as in sync
         # (RULES.md#r9).
         self.near: frozenset[Member] = frozenset()
@@ -302,6 +305,11 @@ class Replication:
     def _is_regular(self, member: Member) -> bool:
         """Whether ``member`` is another node than this one and the backup."""
         return member != self.me and member.node != self.backup
+
+    def _stood_in(self, in_sync: tuple[Member, ...]) -> bool:
+        """Whether the backup was the second disk of a group with this in-sync list."""
+        has_backup = any(member.node == self.backup for member in in_sync)
+        return has_backup and not any(self._is_regular(member) for member in in_sync)
 
     def without_backup(self, members: Iterable[Member]) -> tuple[Member, ...]:
         """This node and the regular ones of ``members``, in their order."""

@@ -125,6 +125,7 @@ class RoleMachine:
             journal.last.sequence,
             self.rollout.fits,
             self.identity.backup,
+            self.lease.inherited,
         )
         snapshots = Snapshots(
             journal, query_control, replication, self._snapshot_interval, self.now

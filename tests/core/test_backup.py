@@ -22,9 +22,12 @@ class Active:
     """The active's view of members that have all of its ten records, unless ``durable`` says
     less."""
 
-    def __init__(self, *members: Member, backup: str | None = "c") -> None:
+    def __init__(
+        self, *members: Member, backup: str | None = "c", inherited: tuple[Member, ...] = ()
+    ) -> None:
+        names = [member.node for member in members]
         self.replication = Replication(
-            ME, 1, TIMING, 0.0, [m.node for m in members], 10, backup=backup
+            ME, 1, TIMING, 0.0, names, 10, backup=backup, inherited=inherited
         )
         self.members, self.durable = members, 10
         for member in members:
@@ -65,6 +68,25 @@ def test_short_return_of_the_other_member_begins_the_wait_again() -> None:
     active.lists(21.0, ME)
     assert active.lists(50.9, ME) == (ME,)
     assert active.lists(51.0, ME) == (ME, BACKUP)
+
+
+@pytest.mark.parametrize(
+    ("inherited", "after"),
+    [((ME, BACKUP), 0.0), ((ME,), 30.0), ((ME, BACKUP, OTHER), 30.0), ((OTHER, ME), 30.0)],
+)
+def test_backup_that_was_the_second_disk_is_listed_again_at_once(
+    inherited: tuple[Member, ...], after: float
+) -> None:
+    """A holder may only restart, or get the lease back from the backup."""
+    active = Active(BACKUP, inherited=inherited)
+    assert (active.lists(0.0, ME) == (ME, BACKUP)) is (after == 0)
+    assert active.lists(after, ME) == (ME, BACKUP)
+
+
+def test_backup_that_was_the_second_disk_is_relieved_in_the_next_epoch_too() -> None:
+    active = Active(OTHER, BACKUP, inherited=(ME, BACKUP))
+    assert active.lists(0.0, ME, OTHER, BACKUP) == (ME, OTHER)
+    assert active.lists(29.9, ME) == (ME, OTHER)
 
 
 def test_backup_that_lacks_a_committed_record_is_not_listed() -> None:

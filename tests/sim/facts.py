@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ha_engine.core import actions as do
@@ -56,7 +57,8 @@ class Facts:
         self.requests_given_up: set[tuple[str, int]] = set()
         # The content of the batches of given up marks: a later operator may bring them back.
         self.contents: dict[Position, Content | None] = {}
-        # RULES.md#r37: when the row last listed another regular member, or its epoch began.
+        # RULES.md#r37: when the row last listed another regular member, or its epoch began. It is
+        # long ago if the backup was the second disk before that epoch.
         self._missing_since = 0.0
         self._unknown: set[str] = set()
         self._raced: object = None
@@ -125,7 +127,10 @@ class Facts:
                 require(long, "R37", f"{backup} joined {now - self._missing_since} s after another")
         if backup in names[0] - names[1] and regular:
             self.group.count("backups relieved")
-        if regular or before is None or row.epoch > before.epoch:
+        if before is not None and row.epoch > before.epoch:
+            stood_in = names[0] - {row.holder.node} == {backup}
+            self._missing_since = -math.inf if stood_in else now
+        elif regular or before is None:
             self._missing_since = now
 
     def _equals_newest(self, row: LeaseRow | None) -> bool:

@@ -604,6 +604,14 @@ SCHEDULED = (
         "pass",
     ),
     _scheduled(
+        schedules.the_backup_stays_the_second_disk_in_the_next_epoch,
+        "R37",
+        "replication",
+        "Replication._stood_in",
+        "has_backup and not any(self._is_regular(member) for member in in_sync)",
+        "False",
+    ),
+    _scheduled(
         schedules.two_disks_stay_the_rule_when_the_member_returns,
         "R37",
         "replication",

@@ -876,6 +876,26 @@ def the_backup_is_listed_while_the_member_is_away(stage: Stage) -> None:
     stage.heal()
 
 
+def the_backup_stays_the_second_disk_in_the_next_epoch(stage: Stage) -> None:
+    """RULES.md#r37. 1. b is cut off, and the backup c is listed. 2. a fails, and c takes over. 3. a
+    is back and gets the lease from c: it lists c at once, since b is still away."""
+    group = stage.group
+    stage.isolate(stage.b)
+    stage.until(lambda: stage.listed == {"a", "c"})
+    group.restart_within = 60
+    stage.a.kill(query_process_dies=True)
+    stage.until(stage.is_active(stage.c))
+    stage.a.start()
+    stage.until(lambda: stage.listed == {"a", "c"})
+    stage.until(lambda: stage.c.core.why_no_switchover(None) is None)
+    stage.c.feed(on.SwitchoverAsked(None, "operator"))
+    stage.until(stage.is_active(stage.a))
+    since = group.now
+    stage.until(lambda: stage.listed == {"a", "c"})
+    require(group.now - since < 1, "R37", f"one disk for {group.now - since} s")
+    stage.heal()
+
+
 def two_disks_stay_the_rule_when_the_member_returns(stage: Stage) -> None:
     """RULES.md#r37. 1. b is cut off, and the backup c is listed. 2. b is back: each row lists two
     members or more, until {a, b} are in sync again."""
@@ -925,6 +945,7 @@ WARM_SCHEDULES = (a_batch_of_a_warm_query_kills_spark_everywhere,)
 BACKUP_SCHEDULES = (
     a_slow_backup_delays_no_ack,
     the_backup_is_listed_while_the_member_is_away,
+    the_backup_stays_the_second_disk_in_the_next_epoch,
     two_disks_stay_the_rule_when_the_member_returns,
     a_backup_that_is_not_listed_waits_for_an_operator,
     a_deployment_hands_no_lease_to_the_backup,

@@ -79,6 +79,7 @@ def cluster_of(core: Core, group: str, report: Report, links: Neighbours) -> Clu
         "group": group,
         "node": core.identity.node,
         "active": active,
+        "backup": core.identity.backup,
         "protected": core.lease.protected,
         "lease": None if row is None else _lease(row),
         "nodes": nodes,

@@ -109,6 +109,8 @@ class Cluster(TypedDict):
     node: str
     """The node that answers this request."""
     active: str | None
+    backup: str | None
+    """The node that is the group's backup, whatever its role is now."""
     protected: bool
     """A second member is in sync."""
     lease: LeaseBody | None

@@ -53,9 +53,10 @@ class Step:
 def prepare(url: str, by: str, patience: float, say: Say) -> Step:
     """Make the node at ``url`` passive, so that its stop delays no event.
 
-    If the node is the active, the step waits until another node is in sync and warm, and switches
-    over to it. The step is right on either host first, but with the passive's host first a pair
-    needs only one switchover. Raises NotReady after ``patience`` seconds. Raises EngineError.
+    If the node is the active, the step waits until another node than the backup is in sync and
+    warm, and switches over to it. The step is right on either host first, but with the passive's
+    host first a pair needs only one switchover. Raises NotReady after ``patience`` seconds. Raises
+    EngineError.
     """
     cluster = _await(url, _no_active, patience, say)
     mine = cluster["node"]
@@ -72,7 +73,8 @@ def prepare(url: str, by: str, patience: float, say: Say) -> Step:
 
 
 def verify(url: str, patience: float, say: Say) -> Step:
-    """Wait until every node of the group answers, is in sync and is warm.
+    """Wait until every node of the group answers, is in sync and is warm. It is enough for the
+    backup that it follows, since it is in sync only while another node is away (RULES.md#r37).
 
     Raises NotReady after ``patience`` seconds, with what is missing. Raises EngineError.
     """
@@ -109,7 +111,9 @@ def _still_active(cluster: dict[str, Any]) -> str | None:
 
 
 def _no_successor(cluster: dict[str, Any]) -> str | None:
-    others = {name: node for name, node in cluster["nodes"].items() if name != cluster["node"]}
+    # A node of a release before the backup does not name one.
+    excluded = {cluster["node"], cluster.get("backup")}
+    others = {name: node for name, node in cluster["nodes"].items() if name not in excluded}
     reasons = [_missing(name, node) for name, node in others.items()]
     if None in reasons:
         return None
@@ -129,6 +133,8 @@ def _missing(name: str, node: dict[str, Any]) -> str | None:
     if rejoin := node["rejoin"]:
         left = ", ".join(f"{rejoin[what]} {what}" for what in ("records", "batches", "bytes"))
         return f"{name} is at stage '{rejoin['stage']}', and still needs {left}"
+    if node["role"] == "backup":
+        return None
     if not node["in_sync"]:
         return f"{name} is not in sync"
     if node["role"] not in _WORKING or node["suspended"]:

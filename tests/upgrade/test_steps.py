@@ -21,12 +21,13 @@ REJOIN = {"stage": "journal", "records": 7, "batches": 2, "bytes": 0}
 
 class Group:
     """The answers of node-a, whose peer is node-b. ``to_wait`` is the number of answers in which
-    node-b is not ready."""
+    node-b is not ready. ``backup`` is the role of node-c, the backup, or None if there is none."""
 
     def __init__(self, active: str = "node-a", to_wait: int = 0) -> None:
         self.active: str | None = active
         self.to_wait, self.url, self.switched = to_wait, "", 0
         self.refused: str | None = None
+        self.backup: str | None = None
 
     def cluster(self) -> dict[str, Any]:
         self.to_wait -= 1
@@ -35,7 +36,12 @@ class Group:
             name: self._node(name, behind and name == "node-b") for name in ("node-a", "node-b")
         }
         nodes["node-b"]["refused"] = self.refused
-        return {"node": "node-a", "active": self.active, "nodes": nodes}
+        if self.backup is not None:
+            listed = self.backup == "passive"
+            node_c = {"role": self.backup, "in_sync": listed, "warm": listed}
+            nodes["node-c"] = self._node("node-c", behind=False) | node_c
+        backup = self.backup and "node-c"
+        return {"node": "node-a", "active": self.active, "backup": backup, "nodes": nodes}
 
     def _node(self, name: str, behind: bool) -> dict[str, Any]:
         return {
@@ -120,6 +126,23 @@ def test_verify_waits_until_both_nodes_are_whole_and_names_the_next_step() -> No
     done = upgrade(Group(to_wait=3), "verify")
     assert done.exit_code == 0
     assert "next: all nodes run one version" in done.stdout
+
+
+def test_verify_does_not_wait_until_the_backup_is_in_sync() -> None:
+    group = Group(to_wait=3)
+    group.backup = "backup"
+    done = upgrade(group, "verify")
+    assert "node-c: ha-engine 1.0.0, backup, not in sync, not warm" in done.stdout
+    assert "next: all nodes run one version" in done.stdout
+
+
+def test_prepare_waits_for_another_node_than_the_backup() -> None:
+    """A switchover never chooses the backup (RULES.md#r37)."""
+    group = Group(to_wait=1000)
+    group.backup = "passive"
+    with pytest.raises(NotReady, match=r"after 0\.3 s: node-b is at stage"):
+        upgrade(group, "prepare", "--wait", "0.3")
+    assert group.switched == 0
 
 
 def test_verify_says_why_two_nodes_refuse_each_other() -> None:

@@ -30,14 +30,15 @@ def failover(
     """Make the node at --url the active although it is not in sync: acked events may be lost.
 
     Use this command only when you cannot start any in-sync node again. The node at --url refuses
-    while an in-sync node may be alive. With --confirm-fenced NODE you state that NODE is off. Keep
+    while an in-sync node may be alive. The command refuses while another node answers whose journal
+    ends later. With --confirm-fenced NODE you state that NODE is off. Keep
     NODE off until the command ends. After its next start NODE follows the new active, and moves the
     records that only NODE had to a file beside its journal.
 
     Example: ha-engine failover --force --confirm-fenced node-a --url http://node-b:8080
     """
     from ha_engine.client.admin import fetch_failover
-    from ha_engine.client.failover import await_failover
+    from ha_engine.client.failover import await_failover, require_no_later_journal
     from ha_engine.errors import EngineError
 
     if not force:
@@ -51,6 +52,7 @@ def failover(
     typer.echo(f"{loss['node']}: {loss['may_be_lost']}", err=True)
     if loss["refusal"] is not None:
         raise EngineError(loss["refusal"])
+    require_no_later_journal(url, loss["node"], loss["journal_ends"])
     if not (yes or _confirmed(loss["node"])):
         raise EngineError("the failover was not confirmed; nothing was done")
     seconds = await_failover(url, nodes, by)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -50,7 +51,17 @@ class Left:
         self.row = LeaseRow("g", Holder("a", "p1"), 3, 9, (Member("a", "ja"),))
         self.now = 0.0
         self.written: list[Record] = []
+        self.backup_url: str | None = None
         self.handle(on.Tick())
+
+    def cluster(self) -> dict[str, Any]:
+        """The answer to GET /v1/cluster, with the backup c if it answers."""
+        nodes: dict[str, Any] = {
+            "a": {"answers": False, "url": None},
+            "b": {"answers": True, "url": "http://127.0.0.1:1"},
+            "c": {"answers": self.backup_url is not None, "url": self.backup_url},
+        }
+        return {"nodes": nodes}
 
     def passes(self, seconds: float) -> None:
         self.now += seconds
@@ -81,7 +92,14 @@ def url(left: Left) -> Iterator[str]:
     async def status(_: Request) -> JSONResponse:
         return JSONResponse({"role": left.core.role.value})
 
-    routes = [*failover_routes(left.core, left.handle), Route("/v1/status", status)]
+    async def cluster(_: Request) -> JSONResponse:
+        return JSONResponse(left.cluster())
+
+    routes = [
+        *failover_routes(left.core, left.handle),
+        Route("/v1/status", status),
+        Route("/v1/cluster", cluster),
+    ]
     handlers = {HTTPException: http_error}
     with serving(guarded(routes, OPEN, handlers)) as served:
         yield served
@@ -139,6 +157,26 @@ def test_a_confirmed_failover_makes_the_node_the_active(url: str, left: Left) ->
     assert left.core.role is Role.ACTIVE
     assert left.row.in_sync == (Member("b", "jb"),)
     assert (left.row.epoch, left.written[0].body.forced) == (4, True)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("ends", "exit_code"), [("0.0", 0), ("1.7", 1)])
+def test_failover_is_refused_while_a_node_with_more_records_answers(
+    url: str, left: Left, ends: str, exit_code: int
+) -> None:
+    """The backup may have records that a returned node lacks (RULES.md#r37)."""
+
+    async def loss(_: Request) -> JSONResponse:
+        return JSONResponse({"journal_ends": ends})
+
+    left.passes(2 * TTL)
+    forced = ["failover", "--force", "--confirm-fenced", "a", "--yes", "--url", url]
+    with serving(guarded([Route("/v1/failover", loss)], OPEN, {})) as left.backup_url:
+        done = RUNNER.invoke(program(), forced)
+    assert done.exit_code == exit_code
+    assert left.core.role is (Role.JOINING if exit_code else Role.ACTIVE)
+    if exit_code:
+        said = "c answers, and its journal ends at 1.7, later than that of b at 0.0"
+        assert said in str(done.exception)
 
 
 def test_active_refuses_a_second_failover(url: str, left: Left) -> None:

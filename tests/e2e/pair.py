@@ -24,7 +24,9 @@ NAMES = ("node-a", "node-b")
 
 
 class Pair:
-    """The nodes ``a`` and ``b``, and their present roles."""
+    """The nodes ``a`` and ``b``, and their present roles. A subclass may have more ``names``."""
+
+    names: tuple[str, ...] = NAMES
 
     def __init__(
         self,
@@ -35,20 +37,20 @@ class Pair:
         /,
         **sections: dict[str, Any],
     ) -> None:
-        self._sync_ports = {name: free_port() for name in NAMES}
+        self._sync_ports = {name: free_port() for name in self.names}
         listens = {name: f"127.0.0.1:{port}" for name, port in self._sync_ports.items()}
         self.nodes = {}
-        for name in NAMES:
+        for name in self.names:
             home = directory / name
             home.mkdir()
-            peers = {other: listens[other] for other in NAMES if other != name}
+            peers = {other: listens[other] for other in self.names if other != name}
             sync: dict[str, Any] = {"listen": listens[name], "peers": peers, "insecure": True}
             # Both share the machine's cores: a passive that is behind needs time to catch up.
             query = {"min_batch_interval": "500ms", **sections.get("query", {})}
             sync = {**sections.get("event_sync", {}), **sync}
             settings = {**sections, "query": query, "event_sync": sync}
             self.nodes[name] = node(home, application, database_url, name, **settings)
-        self.a, self.b = self.nodes.values()
+        self.a, self.b, *_ = self.nodes.values()
 
     def sync_port(self, name: str) -> int:
         """Return the port on which the node of that name listens for its peer."""

@@ -111,7 +111,10 @@ class SparkWorld:
         if checkpoint is not None and checkpoint.lineage in action.earlier:
             checkpoint.lineage = lineage
         if action.takeover is not None:
-            self._take_over(action, action.takeover)
+            if not self._take_over(action, action.takeover):
+                reason = "no snapshot can be read"
+                self.feed(on.QueryFailed(query, 0, reason, lineage, by_host=True))
+                return
             checkpoint = self.disk.checkpoints.get(query)
         if checkpoint is None or checkpoint.lineage != lineage:
             require(not action.must_resume, "R23", f"the state of {query} is nowhere")
@@ -122,8 +125,10 @@ class SparkWorld:
         self.spark.running[query] = RunningQuery(lineage, checkpoint, sources, action.partitions)
         self.poll(query)
 
-    def _take_over(self, action: do.RunQuery, takeover: do.Takeover) -> None:
-        """Bring the newest state of a query that only the active runs, if this node lacks it."""
+    def _take_over(self, action: do.RunQuery, takeover: do.Takeover) -> bool:
+        """Bring the newest state of a query that only the active runs, if this node lacks it.
+        Return False if the state cannot be read now."""
+        return True
 
     def poll(self, query: str) -> None:
         """The query's next source asks for the mark after the last batch done."""

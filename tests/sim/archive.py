@@ -63,7 +63,7 @@ class Archive:
 
     def find(self, node: SimNode) -> None:
         def done() -> None:
-            if self._reached(node):
+            if self.reached(node):
                 node.feed(on.RevisionsKept(self._places()))
 
         node.later(node.random.uniform(0.01, 0.3), done)
@@ -74,7 +74,7 @@ class Archive:
         self.drafts[draft] = _captured(node, place)
 
         def done() -> None:
-            if not self._reached(node) or node.random.random() < 0.1:
+            if not self.reached(node) or node.random.random() < 0.1:
                 node.feed(on.SnapshotFailed(place, "the database is away"))
             else:
                 self.group.count("snapshots taken")
@@ -86,7 +86,7 @@ class Archive:
         def done() -> None:
             row = self.group.around.table.row
             holds = row is not None and (row.holder, row.epoch) == (node.me, epoch)
-            if not self._reached(node) or not holds or draft <= self._lost_before:
+            if not self.reached(node) or not holds or draft <= self._lost_before:
                 node.feed(on.SnapshotNotShown("the lease is another's, or the draft is gone"))
                 return
             self._past.append([*self.visible, self.drafts[draft]][-KEPT:])
@@ -97,7 +97,7 @@ class Archive:
 
     def restore(self, node: SimNode, action: do.Restore) -> None:
         def done() -> None:
-            found = self._usable(action) if self._reached(node) else None
+            found = self._usable(action) if self.reached(node) else None
             if found is None or node.random.random() < 0.1:
                 self.group.count("restores failed")
                 node.feed(on.RestoreFailed("there is none"))
@@ -111,9 +111,9 @@ class Archive:
 
     def usable(self, node: SimNode, query: str, lineage: str) -> Revision | None:
         """The newest revision with the state of one query in this node's history."""
-        for revision in reversed(self.visible) if self._reached(node) else ():
-            place, has = revision.place, node.core.journal.has
-            known = has(place.position) and has(place.last_mark)
+        for revision in reversed(self.visible) if self.reached(node) else ():
+            place = revision.place
+            known = node.core.journal.history.has_all(place.position, place.last_mark)
             if known and revision.lineages.get(query) == lineage.rpartition(":")[2]:
                 return revision
         return None
@@ -129,7 +129,7 @@ class Archive:
     def _places(self) -> tuple[tuple[Position, Position], ...]:
         return tuple((one.place.position, one.place.last_mark) for one in self.visible)
 
-    def _reached(self, node: SimNode) -> bool:
+    def reached(self, node: SimNode) -> bool:
         database = self.group.database
         return database.up and node.node not in database.unreachable
 

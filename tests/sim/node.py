@@ -276,7 +276,7 @@ class SimNode(World):
                 self._work(action.mark.query)
             case do.RunQuery(query):
                 super()._perform(action)
-                if action.takeover is not None:
+                if action.takeover is not None and self.running(query) is not None:
                     self.shared[query] = self.disk.checkpoints[query]
                 self._work(query)
             case do.HaltQuery(query):
@@ -447,9 +447,9 @@ class SimNode(World):
             self.delivery.restart()
         return new
 
-    def _take_over(self, action: do.RunQuery, takeover: do.Takeover) -> None:
+    def _take_over(self, action: do.RunQuery, takeover: do.Takeover) -> bool:
         """Continue a state that is newer than this node's own: of a checkpoint on the shared
-        storage, or of a snapshot."""
+        storage, or of a snapshot. Return False if the database cannot be asked for one."""
         query, lineage = action.query, action.lineage
         own = self.disk.checkpoints.get(query)
         whole = own is not None and own.lineage == lineage
@@ -457,7 +457,7 @@ class SimNode(World):
             whole = False  # the journal has trimmed what follows this node's old checkpoint
         mine = own.done.number if own is not None and whole else action.initial.number
         if (whole or not action.must_resume) and mine + 1 >= takeover.published:
-            return
+            return True
         found = max(
             self._shared(query, lineage, dict(takeover.shared)), key=lambda one: one.done.number
         )
@@ -465,7 +465,9 @@ class SimNode(World):
             self.group.count("checkpoints of others continued")
             self.disk.checkpoints[query] = found
             self._begin_outbox(query, found.done.number, {}, {})
-            return
+            return True
+        if not self.group.archive.reached(self):
+            return False
         revision = self.group.archive.usable(self, query, lineage)
         number = 0 if revision is None else dict(revision.place.batches)[query]
         if revision is not None and number > mine:
@@ -475,6 +477,7 @@ class SimNode(World):
             self._begin_outbox(query, number, revision.outbox[query], revision.rows)
         elif action.must_resume and not whole:
             self._require_loss(query)
+        return True
 
     def _shared(self, query: str, lineage: str, shared: dict[int, int]) -> Iterator[Checkpoint]:
         yield Checkpoint(lineage, Mark(query, 0, 0))

@@ -76,6 +76,8 @@ class Deployment:
         self.changed_at = 0
         # The sequence of the newest record that deployed an application.
         self._deployed_at = 0
+        # Whether a forced failover gave up the record of the deployment that this process runs.
+        self._was_given_up = False
         # The sequence up to which the journal is trimmed.
         self._trimmed_through = 0
         self._reported: dict[tuple[str, str], int] = {}
@@ -183,7 +185,7 @@ class Deployment:
         It is None too if this process runs another application than the one that is deployed, since
         it leaves at once (RULES.md#r36).
         """
-        if self.versions.deployed is not None and self._archive != self._deployed_archive:
+        if self.is_superseded(max(committed, self._deployed_at)):
             return None
         versions = tuple(self._next_version(plan, committed) for plan in self.plans.values())
         in_force = all(self.versions.of.get(v.query) == v for v in versions)
@@ -198,10 +200,13 @@ class Deployment:
         return None if deployed is None else deployed.id
 
     def archive_at(self, committed: int) -> str | None:
-        """The id of the archive with the application that every node should run. A journal without
-        a deployment says nothing about it: the node may lack the record."""
+        """The id of the archive with the application that every node should run, or None for the
+        application of its file. The journal of an active decides. Another journal without a
+        deployment says nothing about it: the node may lack the record."""
         known = self.versions.deployed is not None and self._deployed_at <= committed
-        return self._deployed_archive if known else self._archive
+        if known:
+            return self._deployed_archive
+        return None if self._was_given_up else self._archive
 
     @property
     def lacks_deployment(self) -> bool:
@@ -469,6 +474,7 @@ class Deployment:
 
     def take_over(self) -> None:
         """Let this node, which is the active now, run every query (RULES.md#r33)."""
+        self._was_given_up = self.lacks_deployment
         for name in self._warm:
             self.lives[name].take_over()
 

@@ -209,3 +209,16 @@ def test_single_node_continues_with_the_deployed_application() -> None:
     world.settle()
     assert world.core.role.value == "active"
     assert not world.core.rollout.is_due
+
+
+def test_active_without_the_record_that_was_given_up_restarts_with_its_file() -> None:
+    world = World()
+    world.disk.archive = "archive 1"
+    world.start()
+    world.settle()
+    assert not world.alive
+    assert world.disk.archive is None
+    world.start()
+    world.settle()
+    assert world.core.role.value == "active"
+    assert not world.core.rollout.is_due

@@ -56,6 +56,11 @@ HUNTED = (
     _hunted_deployed(
         1, "deployment", "Deployment.load_base", "self.versions.deployed = base.deployed", "pass"
     ),
+    Hunted(
+        3000102,
+        Mutant("R36", "deployment", "Deployment.take_over", "self.lacks_deployment", "False"),
+        Variant.BACKUP,
+    ),
     _hunted_deployed(
         26,
         "replication",

@@ -35,6 +35,7 @@ class QueryStandIn:
         self.link = NodeLink(address)
         self._reports = Reports(self.link, lambda error: None)
         self._running: dict[str, pb.RunQuery] = {}
+        self._threads: dict[str, threading.Thread] = {}
 
     def run(self, command: pb.RunQuery) -> None:
         """Run a query. A restarted node repeats its command, and needs only the schema again."""
@@ -42,7 +43,21 @@ class QueryStandIn:
             self._plan(command)
             return
         self._running[command.query] = command
-        threading.Thread(target=self._serve, args=(command,), daemon=True).start()
+        self._threads[command.query] = threading.Thread(
+            target=self._serve, args=(command,), daemon=True
+        )
+        self._threads[command.query].start()
+
+    def halt(self, query: str) -> None:
+        """End a query, and tell the node once it writes no more."""
+        if self._running.pop(query, None) is not None:
+            self._threads[query].join()
+        self.link.call(
+            self.link.stub.ReportQuery,
+            pb.ReportQueryRequest(
+                incarnation=self._address.incarnation, query=query, halted=pb.Empty()
+            ),
+        )
 
     # -- what a subclass gives ---------------------------------------------------------------------
 

@@ -81,6 +81,7 @@ class Scene:
         """Let the lost nodes follow the backup, which is the active, and one of them take over."""
         backup = self.trio.backup
         self.trio.wait_in_sync(*self.trio.names)
+        assert self.trio.require_active() is backup
         wait_until(
             lambda: backup.http.post("/v1/switchover").is_success, within=PATIENCE, every=0.2
         )

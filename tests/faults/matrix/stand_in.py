@@ -149,8 +149,11 @@ def main(arguments: list[str]) -> int:
     address = Address(settings.socket, settings.incarnation)
     try:
         for command in Attendance(address, open_channel(address)).commands():
-            stand_in.prepare(command.run)
-            stand_in.run(command.run)
+            if command.WhichOneof("command") == "halt":
+                stand_in.halt(command.halt.query)
+            else:
+                stand_in.prepare(command.run)
+                stand_in.run(command.run)
     except Superseded:
         return FAILED_EXIT_CODE
     return 0

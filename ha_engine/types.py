@@ -159,9 +159,9 @@ class Deployed:
     ``number`` counts the deployments of the group from 1. ``archive`` is a ZIP file with the files
     of the application, in base64, and ``id`` is the archive's digest. ``name`` is the
     application's name. ``by`` names the operator, and ``at_us`` is the time in microseconds since
-    1970, by the clock of the active. ``on_change`` is ``keep``, ``reset`` or None, and holds for
-    each changed query that does not say itself what happens to its state. ``name``, ``by`` and
-    ``at_us`` are for people only.
+    1970, by the clock of the active. ``on_change`` is ``keep``, ``reset``, ``backfill`` or None,
+    and holds for each changed query that does not say itself what happens to its state. ``name``,
+    ``by`` and ``at_us`` are for people only.
     """
 
     number: int

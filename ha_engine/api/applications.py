@@ -151,8 +151,8 @@ def _asked(request: Request) -> tuple[str, str | None, bool]:
     absent = given.get("allow_absent", "false")
     if not by or len(by) > 128 or not by.isprintable():
         raise HTTPException(400, "by must be a name of at most 128 characters")
-    if on_change not in (None, "keep", "reset"):
-        raise HTTPException(400, "on_change must be keep or reset")
+    if on_change not in (None, "keep", "reset", "backfill"):
+        raise HTTPException(400, "on_change must be keep, reset or backfill")
     if absent not in ("true", "false"):
         raise HTTPException(400, "allow_absent must be true or false")
     return by, on_change, absent == "true"

@@ -30,7 +30,7 @@ ByOption = Annotated[
     str, typer.Option("--by", envvar="USER", help="Your name, which the nodes record.")
 ]
 OnChangeOption = Annotated[
-    Literal["keep", "reset"] | None,
+    Literal["keep", "reset", "backfill"] | None,
     typer.Option(
         "--on-change",
         help="What happens to the state of each changed query that does not say it itself.",

@@ -256,7 +256,7 @@ class Deployment:
 
     def _may_begin_again(self, query: str) -> bool:
         """Whether the query never ran a batch, for example because Spark refused it, so that
-        ``on_change`` has no state to keep or to reset."""
+        ``on_change`` has no state to keep or to begin again."""
         has_run = self.marks[query].may_have_run(since=self.versions.lineages[query])
         return self._can_rebuild(query) and not has_run
 
@@ -278,6 +278,8 @@ class Deployment:
         if plan.on_change == "reset":
             first = marks.reset_after(committed, self._trimmed_through)
             return self._begun(plan, first)
+        if plan.on_change == "backfill":
+            return self._begun(plan, marks.backfill_after(self._trimmed_through))
         self.lives[plan.name].refused(ON_CHANGE_MISSING)
         return now
 

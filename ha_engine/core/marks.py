@@ -108,12 +108,23 @@ class QueryMarks:
         """The mark after which the state begins if it is reset: of the newest batch that every sink
         has.
 
-        Another node may publish next, and makes the batches that a sink still lacks. If the journal
-        lacks the records after that batch, the state begins after the newest batch whose records
-        are trimmed, or with the end of the trimmed records if they have no events of the query.
+        Another node may publish next, and makes the batches that a sink still lacks.
         """
         published = min(self.admitted, self.published_committed(committed))
-        number = max(self.kept_after.number, published)
+        return self._whole_after(max(self.kept_after.number, published), trimmed_through)
+
+    def backfill_after(self, trimmed_through: int) -> Mark:
+        """The mark after which the state begins if it is made again: of the oldest batch after
+        which the journal has every record."""
+        return self._whole_after(self.kept_after.number, trimmed_through)
+
+    def _whole_after(self, number: int, trimmed_through: int) -> Mark:
+        """The mark of batch ``number``, or of the first later batch after which the journal has
+        every record.
+
+        If the newest mark is before the end of the trimmed records, these have no events of the
+        query, and the state begins with that end.
+        """
         while number < self.last.number and self.mark_at(number).through < trimmed_through:
             number += 1
         return Mark(self.query, number, max(self.mark_at(number).through, trimmed_through))

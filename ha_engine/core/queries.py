@@ -13,7 +13,8 @@ after about a thousand doublings."""
 
 ON_CHANGE_MISSING = (
     "the definition of this query changed since it last ran; set on_change to keep (it keeps its "
-    "state) or reset (it starts without state at the present position)"
+    "state), reset (it starts without state at the present position) or backfill (it makes its "
+    "state again from the events that the journal has)"
 )
 
 
@@ -35,9 +36,9 @@ _NOT_TRIED = (QueryState.FAILED, QueryState.STANDBY)
 class QueryPlan:
     """One query of the application.
 
-    ``on_change`` is keep, reset, or None if the application does not say. If ``warm``, only the
-    active runs the query; otherwise every node does. ``partitions`` is the number of partitions
-    with which the query's state begins, or None for the number in the config.
+    ``on_change`` is keep, reset, backfill, or None if the application does not say. If ``warm``,
+    only the active runs the query; otherwise every node does. ``partitions`` is the number of
+    partitions with which the query's state begins, or None for the number in the config.
     """
 
     name: str

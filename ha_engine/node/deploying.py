@@ -43,12 +43,13 @@ log = structlog.get_logger(__name__)
 NICE = 10
 """The check starts Spark, which must not slow down the queries that run."""
 UNDECIDED = (
-    "a changed query must say what happens to its state; give it 'on_change: keep' or "
-    "'on_change: reset', or deploy with --on-change: "
+    "a changed query must say what happens to its state; give it 'on_change: keep', "
+    "'on_change: reset' or 'on_change: backfill', or deploy with --on-change: "
 )
 STRANDED = (
     "only this node has the state of a query with standby: warm, and another continues after the "
-    "deployment; use 'on_change: reset', or bring the application as a file to each host: "
+    "deployment; use 'on_change: reset' or 'on_change: backfill', or bring the application as a "
+    "file to each host: "
 )
 
 

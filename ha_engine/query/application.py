@@ -45,6 +45,7 @@ class OnChange(Enum):
 
     KEEP = "keep"
     RESET = "reset"
+    BACKFILL = "backfill"
 
 
 class Standby(Enum):

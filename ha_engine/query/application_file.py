@@ -76,7 +76,7 @@ class _Query(Section):
     pattern: PatternSection | None = None
     streams: list[str] | None = None
     output_mode: Literal["append", "update", "complete"] = "append"
-    on_change: Literal["keep", "reset"] | None = None
+    on_change: Literal["keep", "reset", "backfill"] | None = None
     deterministic: bool = True
     standby: Literal["hot", "warm"] = "hot"
     read_tasks: int | None = Field(None, ge=1, le=1_000)

@@ -36,6 +36,7 @@ BACK = plan("delays", "flights", "board", "v1", "keep")
 CHANGES = {
     "keep": (plan("delays", "flights", "board", "v2", "keep"), PLANS[1]),
     "reset": (plan("delays", "flights", "board", "v3", "reset"), PLANS[1]),
+    "backfill": (plan("delays", "flights", "board", "v4", "backfill"), PLANS[1]),
     "add": (BACK, PLANS[1], plan("audit", "flights", "")),
     "back": (BACK, PLANS[1]),
 }

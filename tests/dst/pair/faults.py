@@ -133,7 +133,7 @@ class Faults:
         At times it is the former one. Then a host may not have got the other one meanwhile.
         """
         history, query = self.history, self.random.choice(PLANS).name
-        on_change = self.random.choice(["keep", "reset"])
+        on_change = self.random.choice(["keep", "reset", "backfill"])
         before, former = history.application, self.former_application
         self.former_application = before
         if former is not None and self.random.random() < 0.4:

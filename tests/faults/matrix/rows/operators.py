@@ -50,7 +50,7 @@ def _deploy(node: HostedNode, application: str) -> None:
 def change_the_application_on_both_nodes(scene: Scene) -> None:
     """A node cannot follow while the other one has another application. After a change that keeps
     the state, one of them needs a snapshot."""
-    on_change = scene.chance.choice(["keep", "reset"])
+    on_change = scene.chance.choice(["keep", "reset", "backfill"])
     application = _with_query(scene, sql=_other_sql(scene), on_change=on_change)
     nodes = scene.chance.sample([scene.active, scene.passive], 2)
     for node in nodes:

@@ -203,6 +203,20 @@ class DeploymentBody(TypedDict):
 
 
 @described
+class RunningApplication(TypedDict):
+    """The application that a node process runs."""
+
+    digest: str
+    """Digest of its streams, queries, sinks and functions."""
+    archive: str | None
+    """Id of the deployment that brought it, or null if it is the file of the node's config."""
+    deployment: int | None
+    """Number of that deployment; null for a file, and for a deployment before the newest one."""
+    is_former: bool
+    """Another application is deployed, so the node process must restart."""
+
+
+@described
 class ApplicationBody(TypedDict):
     """The application of a node."""
 

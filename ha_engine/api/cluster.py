@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from ha_engine.api.cluster_body import Cluster, ClusterNode, LeaseBody, NodeQuery, Rejoin
+from ha_engine.api.rollout import rollout_of, running_application
 from ha_engine.core import Core, QueryState
-from ha_engine.sync import QueryReport, Report
+from ha_engine.sync import Hello, QueryReport, Report
 from ha_engine.types import LeaseRow, Member
 
 SILENT_SECONDS = 3.5
@@ -20,6 +21,7 @@ class Neighbours(Protocol):
     """The stage between nodes."""
 
     def names(self) -> list[str]: ...
+    def hellos(self) -> Mapping[str, Hello]: ...
     def reports(self) -> Mapping[str, tuple[float, Report]]: ...
     def refusals(self) -> Mapping[str, str]: ...
     def unreachable(self) -> Mapping[str, str]: ...
@@ -67,11 +69,11 @@ def report_of(
 def cluster_of(core: Core, group: str, report: Report, links: Neighbours) -> Cluster:
     """The body of GET /v1/cluster, from this node's ``report``, its peers' reports and the lease
     row."""
-    row, recent = core.lease.row, _recent_reports(core, report, links)
+    row, recent, hellos = core.lease.row, _recent_reports(core, report, links), links.hellos()
     active = _active(recent)
     holds = recent[active][1] if active else None
     names = sorted([core.identity.node, *links.names()])
-    nodes = {name: _node(name, recent.get(name), row, holds) for name in names}
+    nodes = {name: _node(core, recent.get(name), hellos.get(name), holds) for name in names}
     for name in links.names():
         nodes[name]["refused"] = links.refusals().get(name)
         nodes[name]["unreachable"] = links.unreachable().get(name)
@@ -82,6 +84,7 @@ def cluster_of(core: Core, group: str, report: Report, links: Neighbours) -> Clu
         "backup": core.identity.backup,
         "protected": core.lease.protected,
         "lease": None if row is None else _lease(row),
+        "rollout": rollout_of(core, nodes, active),
         "nodes": nodes,
         "unknown_peers": unknown_peers(links),
     }
@@ -120,16 +123,20 @@ def _active(recent: Mapping[str, tuple[float, Report]]) -> str | None:
 
 
 def _node(
-    name: str, recent: tuple[float, Report] | None, row: LeaseRow | None, holds: Report | None
+    core: Core, recent: tuple[float, Report] | None, hello: Hello | None, holds: Report | None
 ) -> ClusterNode:
-    if recent is None:
+    if recent is None or hello is None:
         return _silent()
-    age, report = recent
-    in_sync = row is not None and Member(name, report.journal_id) in row.in_sync
+    (age, report), row = recent, core.lease.row
+    in_sync = row is not None and Member(hello.node, report.journal_id) in row.in_sync
     return {
         "answers": True,
         "reported_seconds_ago": round(age, 1),
         "url": report.url,
+        "version": hello.engine,
+        "protocol_min": hello.protocol_min,
+        "protocol_max": hello.protocol_max,
+        "application": running_application(core, hello),
         "executors_address": report.ranges,
         "role": report.role,
         "reason": report.reason,
@@ -157,6 +164,10 @@ def _silent() -> ClusterNode:
         "answers": False,
         "reported_seconds_ago": None,
         "url": None,
+        "version": None,
+        "protocol_min": None,
+        "protocol_max": None,
+        "application": None,
         "executors_address": None,
         "role": None,
         "reason": None,

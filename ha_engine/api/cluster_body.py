@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict
 
-from ha_engine.api.bodies import RoleName
+from ha_engine.api.bodies import DeploymentBody, RoleName, RunningApplication
 from ha_engine.web.route import described
 
 
@@ -79,6 +79,13 @@ class ClusterNode(TypedDict):
     """Whether a report of the node arrived within the last seconds."""
     reported_seconds_ago: float | None
     url: str | None
+    version: str | None
+    """Version of the engine."""
+    protocol_min: int | None
+    """Oldest version of the sync protocol that the node speaks."""
+    protocol_max: int | None
+    """Newest version of the sync protocol that the node speaks."""
+    application: RunningApplication | None
     executors_address: str | None
     """Address at which executors read the node's journal; empty if the node runs on no cluster."""
     role: RoleName | None
@@ -102,6 +109,18 @@ class ClusterNode(TypedDict):
 
 
 @described
+class Rollout(TypedDict):
+    """The newest deployment, and how far the nodes are with it."""
+
+    deployment: DeploymentBody
+    state: str
+    """'moving' while nodes restart, 'waiting' if a node is missing for it or failover is paused,
+    'done' once each node that answers runs it."""
+    progress: str
+    """Which nodes run it and who waits for what, in words."""
+
+
+@described
 class Cluster(TypedDict):
     """The state of the group as one node sees it."""
 
@@ -114,6 +133,8 @@ class Cluster(TypedDict):
     protected: bool
     """A second member is in sync."""
     lease: LeaseBody | None
+    rollout: Rollout | None
+    """Null while nothing is deployed."""
     nodes: dict[str, ClusterNode]
     unknown_peers: dict[str, str]
     """Nodes that call but are not peers, each with the reason of its refusal."""

@@ -20,8 +20,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 FILES = Path(__file__).parent / "page"
-READ_BY_PEERS = frozenset({"/v1/status", "/v1/cluster", "/v1/history"})
-"""The only paths that a peer's page may read here. Each is a GET that changes nothing."""
+READ_BY_PEERS = frozenset({"/v1/status", "/v1/cluster", "/v1/history", "/v1/application"})
+"""The only paths that a peer's page may read here, by a GET, which changes nothing."""
 
 Urls = Callable[[], Iterable[str]]
 """Returns the URLs of the peers' pages, as each peer reported its own."""

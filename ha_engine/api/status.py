@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ha_engine import __version__
 from ha_engine.api.cluster import Neighbours, unknown_peers
+from ha_engine.api.rollout import running_application
 from ha_engine.api.snapshot import SnapshotState, snapshot_tree
 from ha_engine.api.status_body import (
     AckLatency,
@@ -175,10 +175,14 @@ def status_of(core: Core, group: str, report: Report, stages: Stages, now: float
     last step."""
     handover = core.term and core.term.handover
     authority, ages = core.authority_seconds(now), _Ages(stages.arrivals, now)
+    hello = stages.links.hellos()[core.identity.node]
     return {
         "group": group,
         "node": core.identity.node,
-        "version": __version__,
+        "version": hello.engine,
+        "protocol_min": hello.protocol_min,
+        "protocol_max": hello.protocol_max,
+        "application": running_application(core, hello),
         "role": report.role,
         "reason": _DISK_LATE if stages.disk_late else report.reason,
         "epoch": report.epoch,

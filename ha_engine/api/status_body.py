@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict
 
-from ha_engine.api.bodies import RoleName, SnapshotBody
+from ha_engine.api.bodies import RoleName, RunningApplication, SnapshotBody
 from ha_engine.web.route import described
 
 
@@ -287,6 +287,12 @@ class Status(TypedDict):
     group: str
     node: str
     version: str
+    """Version of the engine."""
+    protocol_min: int
+    """Oldest version of the sync protocol that the node speaks."""
+    protocol_max: int
+    """Newest version of the sync protocol that the node speaks."""
+    application: RunningApplication
     role: RoleName
     reason: str
     """Why the node has its role, or waits for another."""

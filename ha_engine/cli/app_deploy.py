@@ -5,13 +5,12 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ha_engine.cli.formats import FormatOption, JsonOption, show
+from ha_engine.cli.formats import FormatOption, JsonOption, show, time_of
 from ha_engine.cli.status import LOCAL, UrlOption
 
 if TYPE_CHECKING:
@@ -189,14 +188,10 @@ def _print_history(found: list[Mapping[str, Any]]) -> None:
     _print_table(
         ("number", "at", "application", "by", "id"),
         (
-            (str(one["number"]), _time(one["at_us"]), one["name"], one["by"], one["id"][:8])
+            (str(one["number"]), time_of(one["at_us"]), one["name"], one["by"], one["id"][:8])
             for one in found
         ),
     )
-
-
-def _time(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _print_table(names: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> None:

@@ -10,18 +10,22 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from ha_engine.cli.formats import time_of
+
 _ROLE_STYLES = {
     "active": "bold green",
     "passive": "green",
     "backup": "green",
     "stopped": "bold red",
 }
-_COLUMNS = ("node", "role", "epoch", "in sync", "warm", "lag", "batch/published")
+_ROLLOUT_STYLES = {"done": "green", "moving": "yellow", "waiting": "bold yellow"}
+_COLUMNS = ("node", "role", "epoch", "in sync", "warm", "lag", "application", "batch/published")
 _RIGHT = ("epoch", "lag")
 
 
 def cluster_table(cluster: dict[str, Any]) -> Group:
-    """A table with one row per node, and below it one line per node with the reason of its role."""
+    """A table with one row per node. Below it are a line per node with the reason of its role, the
+    newest deployment, and the versions."""
     table = Table(title=_title(cluster))
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
@@ -32,6 +36,7 @@ def cluster_table(cluster: dict[str, Any]) -> Group:
     lines += [
         f"refused {escape(n)}: {escape(reason)}" for n, reason in cluster["unknown_peers"].items()
     ]
+    lines += [*_rollout(cluster.get("rollout")), *_versions(cluster["nodes"])]
     return Group(table, *(Padding(line, (0, 1)) for line in lines), Padding("", 0))
 
 
@@ -59,8 +64,49 @@ def _known(node: dict[str, Any]) -> list[str]:
         _yes(node["in_sync"]),
         _yes(node["warm"]),
         "-" if node["lag_records"] is None else str(node["lag_records"]),
+        _application(node.get("application")),
         "\n".join(_batches(name, query) for name, query in node["queries"].items()) or "-",
     ]
+
+
+def _application(application: dict[str, Any] | None) -> str:
+    """What the node runs. The answer of an older ha-engine does not say it."""
+    if application is None:
+        return "-"
+    if application["is_former"]:
+        return "[bold yellow]former[/]"
+    number = application["deployment"]
+    return "file" if number is None else f"deployment {number}"
+
+
+def _rollout(rollout: dict[str, Any] | None) -> list[str]:
+    if rollout is None:
+        return []
+    line, style = _deployment(rollout["deployment"]), _ROLLOUT_STYLES[rollout["state"]]
+    return [f"[bold]{escape(line)}[/]: [{style}]{escape(rollout['progress'])}[/]"]
+
+
+def _deployment(deployment: dict[str, Any]) -> str:
+    """The number, name, id, deployer and time of a deployment."""
+    number, name, digest = deployment["number"], deployment["name"], deployment["id"][:8]
+    by, at = deployment["by"], time_of(deployment["at_us"])
+    return f"deployment {number} of {name} ({digest}, by {by}, {at})"
+
+
+def _versions(nodes: dict[str, Any]) -> list[str]:
+    """One line if all nodes that answer have the same version, and else one for each version."""
+    named = dict[str, list[str]]()
+    for name, node in nodes.items():
+        if node.get("version"):
+            named.setdefault(version_line(node), []).append(name)
+    return [f"{escape(', '.join(names))}: {escape(line)}" for line, names in named.items()]
+
+
+def version_line(node: dict[str, Any]) -> str:
+    """The versions of the engine and of the sync protocol."""
+    low, high = node["protocol_min"], node["protocol_max"]
+    protocol = str(low) if low == high else f"{low} to {high}"
+    return f"ha_engine {node['version']}, sync protocol {protocol}"
 
 
 def _yes(true: bool) -> str:

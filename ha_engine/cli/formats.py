@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,6 +12,11 @@ import typer
 Format = Literal["pretty", "json", "yaml"]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="The same as -f json.")]
+
+
+def time_of(at_us: int) -> str:
+    """A time in microseconds since 1970, in UTC."""
+    return datetime.fromtimestamp(at_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def show(

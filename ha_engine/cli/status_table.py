@@ -8,6 +8,8 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
+from ha_engine.cli.cluster_table import version_line
+
 _STATE_STYLES = {"running": "green", "standby": "dim", "waiting": "yellow", "failed": "bold red"}
 
 
@@ -30,6 +32,7 @@ def node_table(status: dict[str, Any]) -> Table:
         f"{receive['backlog_events']} waiting for a batch",
         **_sources(status),
         **{f"peer {name}": _peer(peer) for name, peer in status["peers"].items()},
+        **_application(status),
         "query process": _process(status["query_process"]),
         **_executors(status["query_process"]),
         "snapshot": escape(snapshot_line(status["snapshot"])),
@@ -66,6 +69,19 @@ def _sources(status: dict[str, Any]) -> dict[str, str]:
             error = f": {escape(source['error'])}" if source["error"] else ""
             found[f"source {stream}/{name}"] = text + error
     return found
+
+
+def _application(status: dict[str, Any]) -> dict[str, str]:
+    """The application and the versions. The status of an older ha-engine says neither."""
+    found = status.get("application")
+    if found is None:
+        return {}
+    number, digest = found["deployment"], (found["archive"] or found["digest"])[:8]
+    text = f"file of the config ({digest})"
+    if found["archive"]:
+        text = f"deployment {number} ({digest})" if number else f"former deployment ({digest})"
+    restarts = ", restarts with another one" if found["is_former"] else ""
+    return {"application": text + restarts, "version": version_line(status)}
 
 
 def _peer(peer: dict[str, Any]) -> str:

@@ -36,6 +36,11 @@ class Rollout:
         """Whether this process must end, because it runs a former application."""
         return self._deployment.is_superseded(self._journal.committed)
 
+    @property
+    def awaits_follower(self) -> bool:
+        """Whether the holder waits without a limit for a follower that runs the deployment."""
+        return self.is_due and self._began is not None and self._began[1]
+
     def fits(self, peer: str) -> bool:
         """Whether ``peer`` runs the application that the group should run.
 

@@ -24,9 +24,9 @@ log = structlog.get_logger(__name__)
 FRESH_SECONDS = 3.5
 """A node whose last answer is older than this does not answer, as on the page."""
 HISTORY_SECONDS = 15.0
-"""How often the observer asks for the changes of the active, which the node reads from its
-database."""
-PAGES = ("status", "cluster", "history")
+"""How often the observer asks for the changes of the active, and for the deployments, which the
+node reads from its database and its disk."""
+PAGES = ("status", "cluster", "history", "application")
 """The last parts of the paths that the observer asks, and shows of each node."""
 
 
@@ -100,8 +100,9 @@ class AskedNode:
             return
         self._history_at = time.monotonic()
         # A node without its database has no history, and answers all the same.
-        with suppress(NodeUnreachable):
-            self.answers["history"] = await self._page("history?limit=20")
+        for page, path in (("history", "history?limit=20"), ("application", "application")):
+            with suppress(NodeUnreachable):
+                self.answers[page] = await self._page(path)
 
     async def output(self, query: str, after: int) -> Output | Gone | None:
         """The published batch of ``query`` that follows ``after``, or None if there is none yet.

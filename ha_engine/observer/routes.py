@@ -149,7 +149,12 @@ _NODE = Operation(
     },
     takes=[
         Parameter("node", "path", "Name of the node."),
-        Parameter("page", "path", "The answer.", Literal["status", "cluster", "history"]),
+        Parameter(
+            "page",
+            "path",
+            "The answer.",
+            Literal["status", "cluster", "history", "application"],
+        ),
     ],
     needs=Right.READ,
 )

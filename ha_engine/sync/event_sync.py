@@ -97,6 +97,7 @@ class EventSync:
         self._unreachable: dict[str, str] = {}
         # For each peer with a link, the time of its last report, and the report.
         self._reports: dict[str, tuple[float, Report]] = {}
+        self._hellos: dict[str, Hello] = {}
         self._urls: dict[str, str] = {}
         # In the order of their starts, so that a history can be repeated.
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -196,6 +197,11 @@ class EventSync:
         now = asyncio.get_running_loop().time()
         return {peer: (now - came, report) for peer, (came, report) in self._reports.items()}
 
+    def hellos(self) -> dict[str, Hello]:
+        """The Hello of this node and of each connected peer."""
+        ours = self._owner.hello()
+        return {**self._hellos, ours.node: ours}
+
     def process_of(self, peer: str) -> str | None:
         """The process of ``peer`` that has a link, or None without one."""
         link = self._links.get(peer)
@@ -268,7 +274,7 @@ class EventSync:
         if self._stopping:
             link.end("this node stops")
             return
-        self._links[peer] = link
+        self._links[peer], self._hellos[peer] = link, theirs
         self._refusals.forget(peer)
         self._unreachable.pop(peer, None)
         self._traffic[peer].connected = True
@@ -282,6 +288,7 @@ class EventSync:
         if self._links.get(link.peer) is not link:
             return
         del self._links[link.peer]
+        del self._hellos[link.peer]
         self._reports.pop(link.peer, None)
         self._stop_stream(link.peer)
         self._traffic[link.peer].connected = False

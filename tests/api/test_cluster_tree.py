@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ha_engine.api.cluster import SILENT_SECONDS, cluster_of, report_of
-from ha_engine.sync import QueryReport, Report
+from ha_engine.sync import Hello, QueryReport, Report
+from tests.api.hellos import hello
 from tests.core.world import World, plan
 
 JOINS = Report("joining", "", 0, "", "j2", 0, 0, 0, False, False, True, False, False)
@@ -22,6 +23,9 @@ class Links:
 
     def names(self) -> list[str]:
         return ["b"]
+
+    def hellos(self) -> dict[str, Hello]:
+        return {name: hello(name) for name in ("a", *self.said)}
 
     def reports(self) -> dict[str, tuple[float, Report]]:
         return self.said

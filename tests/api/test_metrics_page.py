@@ -34,9 +34,10 @@ from ha_engine.receive.pull.puller import SourceState, SourceStatus
 from ha_engine.receiver.metrics import ReceiverMetrics
 from ha_engine.stats.counters import NodeCounters, Restored, SnapshotCounters, Transfer
 from ha_engine.stats.lag import Arrivals
-from ha_engine.sync import Report, Traffic
+from ha_engine.sync import Hello, Report, Traffic
 from ha_engine.types import Holder, LeaseRow, LogHeadroom, Position, Revision, Role
 from ha_engine.web.closed import Closed
+from tests.api.hellos import hello
 from tests.core.surroundings import IDENTITY
 from tests.core.world import World
 
@@ -49,6 +50,9 @@ class Links:
 
     def names(self) -> list[str]:
         return ["b"]
+
+    def hellos(self) -> dict[str, Hello]:
+        return {"a": hello("a")}
 
     def reports(self) -> dict[str, tuple[float, Report]]:
         return {}

@@ -16,7 +16,9 @@ from ha_engine.api.cluster import cluster_of, report_of
 from ha_engine.api.cluster_body import Cluster
 from ha_engine.api.requests import BYTES_MAX
 from ha_engine.receive.http import Endpoint
+from ha_engine.sync import Hello
 from ha_engine.web.route import OperationRoute
+from tests.api.hellos import hello
 from tests.core.world import World
 from tests.still_node import still_node
 
@@ -109,6 +111,9 @@ def test_cluster_body_with_a_silent_peer_conforms_to_its_type() -> None:
     class Links:
         def names(self) -> list[str]:
             return ["b"]
+
+        def hellos(self) -> dict[str, Hello]:
+            return {"a": hello("a")}
 
         def reports(self) -> dict[str, Any]:
             return {}

@@ -26,6 +26,8 @@ export function alertsOf(group) {
     ...ofSinks(status),
     ...ofSnapshots(status.snapshot),
     ...ofStrangers(group.unknown_peers),
+    ...ofTheDeployment(group),
+    ...ofVersions(group),
     ...ofTheLastChange(group),
   ];
   return together(alerts).sort((a, b) => ORDER.indexOf(a.level) - ORDER.indexOf(b.level));
@@ -130,6 +132,18 @@ function* ofSnapshots({age_seconds: age, why_not: why}) {
 
 function* ofStrangers(unknown_peers) {
   for (const [name, why] of Object.entries(unknown_peers)) yield warn(`${name} is refused`, why);
+}
+
+function* ofTheDeployment({rollout}) {
+  if (rollout?.state !== 'waiting') return;
+  yield warn(`Deployment ${rollout.deployment.number} is not complete`, sentence(rollout.progress));
+}
+
+function* ofVersions({members}) {
+  const known = members.filter(({version}) => version);
+  if (new Set(known.map(({version}) => version)).size < 2) return;
+  const text = list(known.map(({name, version}) => `${name} has ${version.replace(',', ' with')}`));
+  yield info('The nodes have different versions', `${text}. docs/UPGRADE.md says how to go on.`);
 }
 
 function* ofTheLastChange({history, dark}) {

@@ -3,7 +3,7 @@
 const EVERY_MS = 1000;
 const HIDDEN_EVERY_MS = 5000; // the tab is hidden, but its title shows the state
 const ANSWER_MS_MAX = 2000;
-const HISTORY_EVERY_MS = 15000;
+const PAST_EVERY_MS = 15000;
 
 /** An answer older than this is no news of a node any more. */
 const FRESH_MS = 3500;
@@ -27,7 +27,8 @@ export class Heard {
     this.trouble = null; // why there is no answer, as a sentence
     this.denied = null; // {token} that it did not take, until it answers
     this.history = null; // {changes} or {error}
-    this.historyAt = -Infinity;
+    this.application = null; // GET /v1/application, which an older node does not have
+    this.pastAt = -Infinity; // when it was asked for both
     this.closed = false;
   }
 
@@ -59,21 +60,26 @@ export class Heard {
       ]);
       this.taken(token);
       if (this.status) this.before = {status: this.status, at: this.answeredAt};
-      const changed = cluster.body.lease?.epoch !== this.cluster?.lease?.epoch;
+      const changed = whatChanges(cluster.body) !== whatChanges(this.cluster);
       const age = Math.max(status.ageMs, cluster.ageMs);
       const trouble = age < FRESH_MS ? null : 'it does not answer the observer';
       const answeredAt = performance.now() - age;
       Object.assign(this, {status: status.body, cluster: cluster.body, answeredAt, trouble});
       this.denied = null;
-      if (changed || performance.now() - this.historyAt > HISTORY_EVERY_MS) await this.#askHistory();
+      if (changed || performance.now() - this.pastAt > PAST_EVERY_MS) await this.#askPast();
     } catch (error) {
       this.trouble = sentence(error);
       if (error instanceof Denied) this.denied = {token};
     }
   }
 
-  async #askHistory() {
-    this.historyAt = performance.now();
+  async #askPast() {
+    this.pastAt = performance.now();
+    try {
+      this.application = (await this.#get('v1/application', this.token())).body;
+    } catch {
+      // Its last answer stays. The status of the node has what is most important of it.
+    }
     try {
       this.history = {changes: (await this.#get('v1/history?limit=20', this.token())).body.history};
     } catch (error) {
@@ -168,6 +174,11 @@ export class ObservedNodes {
   }
 
   meetPeers() {}
+}
+
+/** What makes a node's changes and deployments worth asking for again. */
+function whatChanges(cluster) {
+  return JSON.stringify([cluster?.lease?.epoch, cluster?.rollout?.deployment.number]);
 }
 
 function sentence(error) {

@@ -13,6 +13,8 @@ const ACTING = ['active', 'promoting'];
  * @property {?object} told what the teller's GET /v1/cluster has of it
  * @property {boolean} answers the browser or the teller
  * @property {?string} role null when it does not answer
+ * @property {?string} version of the engine and of the sync protocol, where it is known
+ * @property {?object} application that it runs, where it is known
  */
 
 /**
@@ -39,6 +41,8 @@ export function groupOf(nodes, now) {
     lease: teller.cluster.lease,
     isProtected: teller.cluster.protected,
     unknown_peers: teller.cluster.unknown_peers,
+    rollout: teller.cluster.rollout ?? null,
+    application: teller.application,
     history: teller.history,
   };
 }
@@ -76,7 +80,17 @@ function memberOf(name, told, nodes, now, lit) {
     inSync: answers ? (told.in_sync ?? status.in_sync) : null,
     warm: answers ? said.warm : null,
     disk_headroom_ok: answers ? said.disk_headroom_ok : null,
+    version: answers ? versionOf(said) : null,
+    // A node knows best what it runs, and the teller what it should run.
+    application: answers ? (told.application ?? status?.application ?? null) : null,
   };
+}
+
+/** An older node says less of itself, or nothing. */
+function versionOf({version, protocol_min: low, protocol_max: high}) {
+  if (version == null) return null;
+  if (low == null) return version;
+  return `${version}, sync protocol ${low === high ? low : `${low} to ${high}`}`;
 }
 
 function epochOf(member) {

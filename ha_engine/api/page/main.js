@@ -10,6 +10,7 @@ import {groupOf} from './group.js';
 import {Reading} from './reading.js';
 import {Requests} from './request.js';
 import {Samples} from './samples.js';
+import {applications} from './sections/applications.js';
 import {charts} from './sections/charts.js';
 import {nodeCards} from './sections/nodes.js';
 import {history, snapshots} from './sections/past.js';
@@ -48,6 +49,7 @@ function draw() {
   put('notices', notices(group));
   put('alerts', alertList(group));
   put('nodes', nodeCards(group));
+  put('applications', applications(group));
   put('charts', charts(group, samples.points, now));
   put('queries', queries(group, samples, now));
   put('sources', sources(group));

@@ -1,7 +1,7 @@
 // One sentence for the whole group: what a person on call has to know first. Pure.
 
 import {successorOf} from './group.js';
-import {list, seconds} from './words.js';
+import {list, seconds, verb} from './words.js';
 
 /**
  * `title` and `text` change only when something happened, since they are read aloud; `detail` may
@@ -25,7 +25,7 @@ function dark(group) {
   return [
     'dark',
     `No node answers this ${who}`,
-    `The page shows the last answers. Either both nodes are down, or this ${who} cannot reach them.`,
+    `The page shows the last answers. Either all nodes are down, or this ${who} cannot reach them.`,
     `The last answer is ${seconds(since)} old. The page asks again each second.`,
   ];
 }
@@ -37,6 +37,7 @@ function led(group) {
   if (active.role === 'promoting')
     return ['busy', `${active.name} is taking over`, `${active.reason}.`];
   if (active.suspended) return suspended(active);
+  if (group.rollout?.state === 'moving') return moving(group.rollout);
   const successor = active.status?.handover_to;
   if (successor)
     return [
@@ -54,11 +55,20 @@ function led(group) {
   return group.isProtected ? guarded(group) : alone(group);
 }
 
+function moving({deployment, progress}) {
+  return [
+    'busy',
+    `Moving to deployment ${deployment.number}`,
+    `The nodes restart one after the other: ${progress}`,
+    'Until two nodes are in sync, newly acked events may be on one disk only.',
+  ];
+}
+
 function suspended(active) {
   return [
     'bad',
     `${active.name} is active, but suspended`,
-    'It could not renew its lease in time. It acks no events and publishes nothing until the database answers or its peer promises not to take over.',
+    'It could not renew its lease in time. It acks no events and publishes nothing until the database answers or a peer promises not to take over.',
   ];
 }
 
@@ -66,43 +76,45 @@ function guarded({active, members, lease}) {
   const others = members.filter(
     (member) => member !== active && lease?.in_sync.some(({node}) => node === member.name),
   );
-  const names = list(others.map((member) => member.name));
+  const names = others.map((member) => member.name);
   if (lease?.paused) {
     return [
       'warn',
       'Failover is paused',
-      `${active.name} is active and ${names} in sync. No node takes over until an operator resumes failover.`,
+      `${active.name} is active, and ${verb(names, 'is', 'are')} in sync. No node takes over until an operator resumes failover.`,
     ];
   }
   if (!others.some((member) => member.answers)) {
     return [
       'warn',
-      `${names} does not answer`,
-      `${active.name} is active, but sends no acks until ${names} answers or is no longer in sync.`,
+      verb(names, 'does not answer', 'do not answer'),
+      `${active.name} is active, but sends no acks until ${verb(names, 'answers or is', 'answer or are')} no longer in sync.`,
     ];
   }
-  if (others.some((member) => member.warm)) {
+  const warm = others.filter((member) => member.warm).map((member) => member.name);
+  if (warm.length > 0) {
+    const [all, takes] = warm.length > 1 ? ['are', 'one of them takes'] : ['is', 'takes'];
     return [
       'good',
       'Protected',
-      `${active.name} is active; ${names} is in sync and warm, and takes over if ${active.name} fails.`,
+      `${active.name} is active; ${list(warm)} ${all} in sync and warm, and ${takes} over if ${active.name} fails.`,
     ];
   }
   return [
     'warn',
     'Protected, not warm',
-    `${active.name} is active. ${names} has every acked event, but a takeover would wait until Spark has caught up there.`,
+    `${active.name} is active. ${verb(names, 'has', 'have')} every acked event, but a takeover would wait until Spark has caught up there.`,
   ];
 }
 
 function alone({active, members}) {
   const silent = members.filter((member) => !member.answers).map((member) => member.name);
   const joining = members
-    .filter((member) => member.answers && member !== active)
+    .filter((member) => member.answers && member !== active && member.role !== 'backup')
     .map((member) => member.name);
   const why = [
-    silent.length && `${list(silent)} does not answer`,
-    joining.length && `${list(joining)} is not in sync yet`,
+    silent.length && verb(silent, 'does not answer', 'do not answer'),
+    joining.length && `${verb(joining, 'is', 'are')} not in sync yet`,
   ];
   return [
     'warn',

@@ -65,6 +65,16 @@ export function moment(iso) {
   return today ? TIME.format(at) : `${DAY.format(at)}, ${TIME.format(at)}`;
 }
 
+/** The beginning of a digest, which is enough to tell it from others. */
+export function brief(digest) {
+  return digest.slice(0, 8);
+}
+
+/** Node-a is, node-a and node-b are. */
+export function verb(names, one, many) {
+  return `${list(names)} ${names.length === 1 ? one : many}`;
+}
+
 export function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? '' : noun.endsWith('ch') ? 'es' : 's'}`;
 }

@@ -2,9 +2,9 @@
 
 import {badge, facts, h} from '../dom.js';
 import {successorOf} from '../group.js';
-import {age, bytes, count, NONE, plural, seconds, sentence, yes} from '../words.js';
+import {age, brief, bytes, count, NONE, plural, seconds, sentence, yes} from '../words.js';
 
-const LEVELS = {active: 'good', passive: 'calm', stopped: 'bad'};
+const LEVELS = {active: 'good', passive: 'calm', backup: 'calm', stopped: 'bad'};
 const STAGES = ['comparing', 'snapshot', 'journal', 'starting Spark', 'batches'];
 
 export function nodeCards(group) {
@@ -61,6 +61,8 @@ function known(member, group) {
     lag: role === 'active' ? null : lag(member, group),
     authority: role === 'active' && status ? authority(status.lease) : null,
     'may take over': role === 'active' || !status ? null : takeover(status.lease, group.active),
+    application: member.application && applicationOf(member.application),
+    version: member.version,
     journal: `${count(journal.durable)} durable, ${count(journal.committed)} committed`,
     Spark: status && spark(status.query_process),
     executors: status?.query_process.executors && executors(status.query_process.executors),
@@ -69,6 +71,11 @@ function known(member, group) {
     up: status && seconds(status.uptime_seconds),
     'restored from': status?.snapshot.restored && restored(status.snapshot.restored),
   });
+}
+
+function applicationOf({deployment, archive, digest, is_former: isFormer}) {
+  if (isFormer) return archive ? `a former deployment (${brief(archive)})` : 'a file, no longer wanted';
+  return archive ? `deployment ${deployment} (${brief(archive)})` : `file of its config (${brief(digest)})`;
 }
 
 function journalOf({journal}) {

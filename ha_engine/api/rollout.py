@@ -60,8 +60,8 @@ class _Progress:
         self._core, self._nodes, self._active = core, nodes, active
         self._former = [name for name in nodes if self._is_former(name)]
         silent = [name for name, node in nodes.items() if not node["answers"]]
-        in_time = seconds < RESTART_SECONDS
-        self._returning = [name for name in silent if in_time and not core.rollout.fits(name)]
+        may_restart = seconds < RESTART_SECONDS
+        self._returning = [name for name in silent if may_restart and self._has_yet_to_move(name)]
         self._silent = [name for name in silent if name not in self._returning]
         self._moved = [n for n in nodes if n not in silent and n not in self._former]
 
@@ -73,8 +73,15 @@ class _Progress:
         why_not = self._why_not()
         parts = self._those_that_run_it(), self._restarts(), self._handover(why_not)
         text = "; ".join(part for some in (*parts, self._absent(why_not)) for part in some)
-        is_done = not self._former and not self._returning
+        is_done = not self._former and not self._returning and self._active is not None
         return "waiting" if why_not else "done" if is_done else "moving", f"{text}."
+
+    def _has_yet_to_move(self, silent: str) -> bool:
+        """Whether a node ran the former application when it last answered. A process that has just
+        restarted itself does not know, and expects it."""
+        core = self._core
+        is_new = core.identity.node not in self._former
+        return not core.rollout.fits(silent) or (is_new and silent not in core.rollout.archives)
 
     def _is_former(self, name: str) -> bool:
         application = self._nodes[name]["application"]
@@ -95,7 +102,7 @@ class _Progress:
         """Say what the active waits for, before it can run the deployment itself."""
         active = self._active
         if active not in self._former:
-            if active is None and self._former:
+            if active is None:
                 yield "no node is active at this moment"
             return
         goes_on = f"{active} takes events with the former application"
@@ -127,9 +134,15 @@ class _Progress:
         return None
 
     def _absent(self, why_not: str | None) -> Iterator[str]:
-        if self._silent and not (why_not and self._able(self._silent)):
-            verb = _several(self._silent, "does", "do")
-            yield f"{verb} not answer, and will get it at the next start"
+        if why_not and self._able(self._silent):
+            return
+        rollout = self._core.rollout
+        has = [name for name in self._silent if name in rollout.archives and rollout.fits(name)]
+        lacks = [name for name in self._silent if name not in has]
+        if has:
+            yield f"{_several(has, 'does', 'do')} not answer"
+        if lacks:
+            yield f"{_several(lacks, 'does', 'do')} not answer, and will get it at the next start"
 
     def _able(self, names: Sequence[str]) -> list[str]:
         """Those of ``names`` that could become the active."""

@@ -133,13 +133,20 @@ def test_a_pause_of_failover_holds_a_deployment() -> None:
     assert "waits: failover is paused, until an operator resumes it" in words
 
 
-def test_absent_nodes_get_the_deployment_later() -> None:
+def test_absent_nodes_get_the_deployment_later_unless_they_had_it() -> None:
     group = Group(LATE)
     group.runs = NEW
-    assert group.told(b=NEW) == (
-        "done",
-        "a and b run it; c does not answer, and will get it at the next start.",
-    )
+    absent = "a and b run it; c does not answer"
+    assert group.told(b=NEW) == ("done", f"{absent}, and will get it at the next start.")
+    group.core.rollout.archives["c"] = NEW
+    assert group.told(b=NEW) == ("done", f"{absent}.")
+
+
+def test_a_process_that_has_just_restarted_does_not_call_the_others_absent() -> None:
+    group = Group()
+    group.runs = NEW
+    group.core.rollout.archives.clear()
+    assert group.told() == ("moving", "a runs it; b and c restart with it.")
 
 
 def test_table_shows_what_each_node_runs_and_the_progress() -> None:

@@ -220,6 +220,113 @@ def test_page_of_a_dead_node_continues_with_the_peer_and_shows_the_failover(
     wait_until(lambda: browser.text("#notices") == "", within=PATIENCE, every=0.1)
 
 
+_APPLICATIONS = """
+const [base, told, done] = arguments;
+Promise.all(['group', 'verdict', 'sections/applications', 'sections/nodes'].map(
+  (name) => import(`${base}/page/${name}.js`),
+)).then(([{groupOf}, {verdictOf}, {applications}, {nodeCards}]) => {
+  const home = {name: 'a', base, isFresh: () => true, answeredAt: 0, trouble: null, denied: null,
+    history: null, ...told};
+  const group = groupOf({home, all: [home], peers: new Map()}, 0);
+  const place = document.createElement('div');
+  place.append(...applications(group).filter(Boolean), ...nodeCards(group));
+  const {title, text} = verdictOf(group);
+  done([place.textContent, title, text, place.querySelectorAll('.node').length]);
+}).catch((error) => done([String(error.stack)]));
+"""
+DEPLOYMENT = {
+    "number": 7, "id": "b1946ac92492d234", "name": "flights", "by": HOSTILE, "at_us": 10**15,
+    "on_change": "reset",
+}  # fmt: skip
+FORMER = {**DEPLOYMENT, "number": 6, "id": "591785b794601e21", "by": "bob", "on_change": None}
+
+
+def cluster_of_three(**fields: Any) -> dict[str, Any]:
+    """GET /v1/cluster of the active a, which has a follower b and a backup c."""
+
+    def node(role: str | None, *, in_sync: bool = True, former: bool = False) -> dict[str, Any]:
+        deployment = FORMER if former else DEPLOYMENT
+        application = {
+            "digest": "d", "archive": deployment["id"], "is_former": former,
+            "deployment": None if former else 7,
+        }  # fmt: skip
+        return {
+            "answers": role is not None, "url": None, "role": role, "reason": "", "epoch": 1,
+            "suspended": False, "warm": True, "disk_headroom_ok": True, "in_sync": in_sync,
+            "journal": {"last": 1, "durable": 1, "committed": 1}, "lag_records": 0,
+            "queries": {}, "rejoin": None, "refused": None, "unreachable": None,
+            "version": "1.2.3", "protocol_min": 1, "protocol_max": 2, "application": application,
+        }  # fmt: skip
+
+    nodes = {
+        "a": node("active", former=True),
+        "b": node("passive"),
+        "c": node("backup", in_sync=False),
+    }
+    members = [{"node": name, "journal_id": name} for name in ("a", "b")]
+    lease = {"holder": "a", "epoch": 1, "paused": False, "in_sync": members}
+    rollout = {"deployment": DEPLOYMENT, "state": "moving", "progress": "b runs it; a hands over."}
+    return {
+        "group": "g", "node": "a", "active": "a", "protected": True, "lease": lease,
+        "nodes": nodes, "unknown_peers": {}, "rollout": rollout, **fields,
+    }  # fmt: skip
+
+
+def told(browser: Browser, pair: Pair, cluster: dict[str, Any], application: Any) -> list[Any]:
+    """The words of the application and of the nodes, the verdict, and the number of nodes."""
+    status = {**cluster["nodes"]["a"], "node": "a", "lease": {"authority_seconds": 1}}
+    status |= {"query_process": {"connected": True, "step": None}, "uptime_seconds": 1}
+    status |= {"snapshot": {"restored": None, "restoring": None}, "journal": {}}
+    if cluster["nodes"]["a"].get("application") is None:
+        status.pop("application", None)
+    heard = {"status": status, "cluster": cluster, "application": application}
+    found: list[Any] = browser.run_async(_APPLICATIONS, pair.a.url, heard)
+    return found
+
+
+def test_page_shows_a_deployment_on_three_nodes(pair: Pair, browser: Browser) -> None:
+    browser.open(f"{pair.a.url}/")
+    cluster = cluster_of_three()
+    history = {"name": "flights", "digest": "d", "history": [DEPLOYMENT, FORMER]}
+    words, title, text, nodes = told(browser, pair, cluster, history)
+    assert nodes == 3
+    assert title == "Moving to deployment 7"
+    assert "b runs it; a hands over." in text
+    for wanted in (
+        "flights, deployment 7", "under way", HOSTILE, "B runs it; a hands over.",
+        "a runs the former application", "b runs it", "c runs it", "7b and c", "6a",
+        "a former deployment (591785b7)", "deployment 7 (b1946ac9)", "begin again",
+        "1.2.3, sync protocol 1 to 2",
+    ):  # fmt: skip
+        assert wanted in words, wanted
+
+
+def test_page_shows_a_deployment_that_waits_for_a_dead_node(pair: Pair, browser: Browser) -> None:
+    browser.open(f"{pair.a.url}/")
+    rollout = {"deployment": DEPLOYMENT, "state": "waiting", "progress": "a waits: b is away."}
+    cluster = cluster_of_three(rollout=rollout, protected=False)
+    cluster["nodes"]["b"] |= dict.fromkeys(("role", "application", "version"), None)
+    cluster["nodes"]["b"]["answers"] = False
+    words, title, text, _ = told(browser, pair, cluster, None)
+    assert title == "Not protected"
+    assert "b does not answer" in text
+    assert "b no answer" in words
+    assert "A waits: b is away." in words
+
+
+def test_page_shows_nodes_of_an_older_version(pair: Pair, browser: Browser) -> None:
+    browser.open(f"{pair.a.url}/")
+    cluster = cluster_of_three()
+    del cluster["rollout"]
+    for node in cluster["nodes"].values():
+        for name in ("version", "protocol_min", "protocol_max", "application"):
+            del node[name]
+    words, title, _, nodes = told(browser, pair, cluster, None)
+    assert (title, nodes) == ("Protected", 3)
+    assert "undefined" not in words
+    assert "deployment" not in words
+
+
 _REJOINS = """
 const [module, stage, restoring, done] = arguments;
 import(module).then(({nodeCards}) => {

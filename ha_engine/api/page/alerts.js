@@ -48,7 +48,8 @@ function together(alerts) {
 
 function* ofMember(member, group) {
   const {name, status, told, trouble} = member;
-  if (!member.answers && !group.dark) {
+  // A node that restarts with a deployment is away for some seconds, as the verdict says.
+  if (!member.answers && !group.dark && group.rollout?.state !== 'moving') {
     const text = sentence(trouble ?? 'no report for some seconds');
     yield bad(`${name} does not answer`, text, 'HaEngineNodeDown');
   }
@@ -62,7 +63,7 @@ function* ofMember(member, group) {
   if (status) yield* ofStatus(name, status, member.heard);
 }
 
-function* ofStatus(name, {lease, snapshot, query_process: spark}, heard) {
+function* ofStatus(name, {role, lease, snapshot, query_process: spark}, heard) {
   if (lease.database_answers === false) {
     const text =
       'The active continues while the nodes have a link, but no node can take over or store a snapshot.';
@@ -76,7 +77,7 @@ function* ofStatus(name, {lease, snapshot, query_process: spark}, heard) {
     const newer = plural(snapshot.restored.skipped.length, 'newer one');
     yield warn(`${name} restored an older snapshot`, `${newer} could not be used.`);
   }
-  if (!spark.connected && spark.last_death) {
+  if (!spark.connected && spark.last_death && role !== 'backup') {
     const now = spark.step ? ` Now: ${spark.step}.` : '';
     yield warn(`Spark restarts on ${name}`, `The last process ended: ${spark.last_death}.${now}`);
   }

@@ -62,7 +62,9 @@ function step(member, group, state) {
 
 // -- those before ----------------------------------------------------------------------------------
 
-const COLUMNS = ['number', 'when', 'application', 'by', 'id', 'changed state', 'runs on'];
+const COLUMNS = ['number', 'runs on', 'when', 'by', 'application', 'id', 'changed queries'];
+
+const STATE_OF_CHANGED = {keep: 'keep their state', reset: 'begin again'};
 
 function history(deployments, group) {
   return h(
@@ -88,12 +90,12 @@ function line({number, at_us: at, name, by, id, on_change: onChange}, deployment
     'tr',
     {},
     h('th', {scope: 'row'}, count(number)),
-    h('td', {}, h('time', {datetime: when}, moment(when))),
-    h('td', {}, name),
-    h('td', {}, by),
-    h('td', {}, brief(id)),
-    h('td', {}, onChange ?? NONE),
     h('td', {}, (isNewest(number, id, deployments) && runsOn(id, group)) || NONE),
+    h('td', {}, h('time', {datetime: when}, moment(when))),
+    h('td', {}, by),
+    h('td', {}, name),
+    h('td', {}, brief(id)),
+    h('td', {}, STATE_OF_CHANGED[onChange] ?? NONE),
   );
 }
 

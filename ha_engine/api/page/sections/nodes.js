@@ -64,7 +64,7 @@ function known(member, group) {
     application: member.application && applicationOf(member.application),
     version: member.version,
     journal: `${count(journal.durable)} durable, ${count(journal.committed)} committed`,
-    Spark: status && spark(status.query_process),
+    Spark: status && spark(status.query_process, role),
     executors: status?.query_process.executors && executors(status.query_process.executors),
     database: status && (status.lease.database_answers === false ? 'does not answer' : 'answers'),
     room: member.disk_headroom_ok ? null : 'none for events',
@@ -94,7 +94,8 @@ function lag(member, group) {
 }
 
 /** What the query process does now, and since when; once it is up, that it runs. */
-function spark({connected, step, step_seconds: since}) {
+function spark({connected, step, step_seconds: since}, role) {
+  if (role === 'backup' && !connected) return 'off while it is no second disk';
   if (connected && (step === null || step === 'ready')) return 'running';
   return step === null ? 'starting' : `${step} for ${seconds(since)}`;
 }

@@ -47,7 +47,7 @@ export function history({history: seen}) {
             'tr',
             {},
             ['when', 'active', 'outage', 'epoch', 'reason'].map((name) =>
-              h('th', {scope: 'col', class: name}, name),
+              h('th', {scope: 'col', class: name === 'epoch' ? name : null}, name),
             ),
           ),
         ),

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from ha_engine.config.load import load_config, load_tree
+from ha_engine.config.observer import ObserverConfig
 from ha_engine.config.receiver import ReceiverConfig
 from ha_engine.query.application import load_application
 from tests.connectors.kafka_jars import SPARK, paths
@@ -48,6 +49,19 @@ def test_the_config_of_each_node_is_valid_and_names_the_other(directory: Path, n
     assert (config.node.id, {name, peer}) == (name, {"node-a", "node-b"})
     addresses = {config.event_sync.advertise, config.http.advertise}
     assert addresses == {f"{name}:9893", f"http://{name}:8080"}
+
+
+def test_the_observer_watches_the_nodes_and_gets_their_output() -> None:
+    service = SERVICES[COMPOSE]["observer"]
+    assert service["command"] == ["observe"]
+    (mounted, path, _), *_ = (one.split(":") for one in service["volumes"])
+    assert path == service["environment"]["HA_ENGINE_CONFIG"]
+    config = load_tree(ObserverConfig, COMPOSE / mounted, service["environment"]).config
+    nodes = {f"node-{one}": f"http://node-{one}:8080" for one in "ab"}
+    assert {name: str(url).rstrip("/") for name, url in config.watch.nodes.items()} == nodes
+    assert f"observer:{config.watch.data_dir}" in service["volumes"]
+    pair = load_config(COMPOSE / "ha-engine.yaml", SERVICES[COMPOSE]["node-a"]["environment"])
+    assert pair.observe.keep_batches > 0
 
 
 @pytest.mark.parametrize("name", ["node-a", "node-b"])

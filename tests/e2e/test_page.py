@@ -272,23 +272,26 @@ def cluster_of_three(**fields: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def told(browser: Browser, pair: Pair, cluster: dict[str, Any], application: Any) -> list[Any]:
+def told(
+    browser: Browser, active: NodeUnderTest, cluster: dict[str, Any], application: Any
+) -> list[Any]:
     """The words of the application and of the nodes, the verdict, and the number of nodes."""
     status = {**cluster["nodes"]["a"], "node": "a", "lease": {"authority_seconds": 1}}
     status |= {"query_process": {"connected": True, "step": None}, "uptime_seconds": 1}
-    status |= {"snapshot": {"restored": None, "restoring": None}, "journal": {}}
+    status |= {"snapshot": {"restored": None, "restoring": None}, "journal": {}, "peers": {}}
     if cluster["nodes"]["a"].get("application") is None:
         status.pop("application", None)
     heard = {"status": status, "cluster": cluster, "application": application}
-    found: list[Any] = browser.run_async(_APPLICATIONS, pair.a.url, heard)
+    found: list[Any] = browser.run_async(_APPLICATIONS, active.url, heard)
+    assert len(found) == 4, found
     return found
 
 
-def test_page_shows_a_deployment_on_three_nodes(pair: Pair, browser: Browser) -> None:
-    browser.open(f"{pair.a.url}/")
+def test_page_shows_a_deployment_on_three_nodes(active: NodeUnderTest, browser: Browser) -> None:
+    browser.open(f"{active.url}/")
     cluster = cluster_of_three()
     history = {"name": "flights", "digest": "d", "history": [DEPLOYMENT, FORMER]}
-    words, title, text, nodes = told(browser, pair, cluster, history)
+    words, title, text, nodes = told(browser, active, cluster, history)
     assert nodes == 3
     assert title == "Moving to deployment 7"
     assert "b runs it; a hands over." in text
@@ -301,27 +304,29 @@ def test_page_shows_a_deployment_on_three_nodes(pair: Pair, browser: Browser) ->
         assert wanted in words, wanted
 
 
-def test_page_shows_a_deployment_that_waits_for_a_dead_node(pair: Pair, browser: Browser) -> None:
-    browser.open(f"{pair.a.url}/")
+def test_page_shows_a_deployment_that_waits_for_a_dead_node(
+    active: NodeUnderTest, browser: Browser
+) -> None:
+    browser.open(f"{active.url}/")
     rollout = {"deployment": DEPLOYMENT, "state": "waiting", "progress": "a waits: b is away."}
     cluster = cluster_of_three(rollout=rollout, protected=False)
     cluster["nodes"]["b"] |= dict.fromkeys(("role", "application", "version"), None)
     cluster["nodes"]["b"]["answers"] = False
-    words, title, text, _ = told(browser, pair, cluster, None)
+    words, title, text, _ = told(browser, active, cluster, None)
     assert title == "Not protected"
     assert "b does not answer" in text
     assert "b no answer" in words
     assert "A waits: b is away." in words
 
 
-def test_page_shows_nodes_of_an_older_version(pair: Pair, browser: Browser) -> None:
-    browser.open(f"{pair.a.url}/")
+def test_page_shows_nodes_of_an_older_version(active: NodeUnderTest, browser: Browser) -> None:
+    browser.open(f"{active.url}/")
     cluster = cluster_of_three()
     del cluster["rollout"]
     for node in cluster["nodes"].values():
         for name in ("version", "protocol_min", "protocol_max", "application"):
             del node[name]
-    words, title, _, nodes = told(browser, pair, cluster, None)
+    words, title, _, nodes = told(browser, active, cluster, None)
     assert (title, nodes) == ("Protected", 3)
     assert "undefined" not in words
     assert "deployment" not in words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,13 +78,21 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(pair: Pair, home: Path, rules: str) -> Iterator[Prometheus]:
-    """Run Prometheus with ``rules``, and scrape the pair twice a second."""
+def scraping(
+    pair: Pair, home: Path, rules: str, observers: Sequence[str] = ()
+) -> Iterator[Prometheus]:
+    """Run Prometheus with ``rules``, and scrape the pair and the URLs ``observers`` twice a
+    second."""
     home.mkdir()
     (home / "alerts.yaml").write_text(rules)
-    targets = [url.removeprefix("http://") for url in pair.urls]
-    job = {"job_name": "ha-engine", "static_configs": [{"targets": targets}]}
-    with running_prometheus(home, rule_files=["alerts.yaml"], scrape_configs=[job]) as prometheus:
+    jobs = [
+        {
+            "job_name": name,
+            "static_configs": [{"targets": [url.removeprefix("http://") for url in urls]}],
+        }
+        for name, urls in (("ha-engine", pair.urls), ("ha-engine-observers", observers))
+    ]
+    with running_prometheus(home, rule_files=["alerts.yaml"], scrape_configs=jobs) as prometheus:
         yield prometheus
 
 

@@ -26,6 +26,7 @@ from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.cluster.test_alerts import FAULTS as FAULTS_OF_A_CLUSTER
 from tests.e2e.alerts import alerts, hastened_rules, require_firing, until_firing
 from tests.e2e.databases import refusing
+from tests.e2e.observers import Observer
 from tests.e2e.pair import Pair, running_pair
 from tests.e2e.prometheus import PATIENCE, RULES, Prometheus, scraping
 from tests.e2e.stand_in import NodeWithStandIn
@@ -50,6 +51,7 @@ queries:
       - {{name: hook, type: http, url: "{hook}", attempts: 1}}
 """
 CONNECTIONS_MAX = 24
+KEPT_BATCHES = 2
 
 
 @dataclass
@@ -57,6 +59,7 @@ class Story:
     """A pair, and the world around it."""
 
     pair: Pair
+    observer: Observer
     prometheus: Prometheus
     receiver: Receiver
     """What the sink sends to."""
@@ -97,13 +100,18 @@ def story(home: Path, server: EmbeddedPostgres, database: str, rules: str) -> It
             NodeWithStandIn,
             snapshot={"interval": "0s"},
             http={"max_connections": CONNECTIONS_MAX},
+            observe={"keep_batches": KEPT_BATCHES},
         )
         stack.enter_context(running_pair(pair))
         # Prometheus first sees the active as active, so it did not just fail over.
         pair.wait_protected()
-        prometheus = stack.enter_context(scraping(pair, home / "prometheus", rules))
+        urls = {name: node.url for name, node in pair.nodes.items()}
+        observer = Observer(home / "observer", urls)
+        stack.callback(observer.stop)
+        observer.start()
+        prometheus = stack.enter_context(scraping(pair, home / "prometheus", rules, [observer.url]))
         stack.enter_context(sending(pair))
-        yield Story(pair, prometheus, receiver, drop, server, database)
+        yield Story(pair, observer, prometheus, receiver, drop, server, database)
 
 
 # -- faults: each lasts for its with block; all but the last two let the pair become whole again ---
@@ -183,6 +191,28 @@ def dead_passive(story: Story) -> Iterator[None]:
     passive.kill_everything()
     yield
     story.restart(passive)
+
+
+@contextmanager
+def dead_observer(story: Story) -> Iterator[None]:
+    story.observer.stop()
+    yield
+    story.observer.start()
+
+
+@contextmanager
+def observer_that_was_away(story: Story) -> Iterator[None]:
+    wait_until(lambda: story.observer.query("copies").get("last_batch"), within=PATIENCE)
+    story.observer.stop()
+    seen, active = newest_batch(story.active), story.active
+    wait_until(lambda: newest_batch(active) > seen + KEPT_BATCHES + 1, within=PATIENCE)
+    story.observer.start()
+    yield
+
+
+def newest_batch(node: NodeWithStandIn) -> int:
+    """The number of the newest batch that the sink has."""
+    return int(node.require_status()["queries"]["copies"]["published"]["hook"])
 
 
 @contextmanager
@@ -268,6 +298,8 @@ def both_dead(story: Story) -> Iterator[None]:
 
 NO_SNAPSHOT = "HaEngineSnapshotOld"
 """It fires all the time, since a snapshot needs a checkpoint, which the stand-in does not write."""
+OF_A_BACKUP = "HaEngineBackupBehind"
+"""It needs a backup that is five minutes behind, so only promtool tests it."""
 FAULTS: Mapping[Fault, set[str]] = {
     missing_directory: {"HaEngineSourceFails"},
     wrong_row_in_a_file: {"HaEngineRowsRejected"},
@@ -276,13 +308,15 @@ FAULTS: Mapping[Fault, set[str]] = {
     failing_query: {"HaEngineQueryFailed", "HaEngineQueryBehind", "HaEngineNotWarm"},
     many_connections: {"HaEngineConnectionsRefused"},
     database_away: {"HaEngineDatabaseFails"},
+    dead_observer: {"HaEngineObserverDown"},
+    observer_that_was_away: {"HaEngineObserverMissedBatches"},
     dead_passive: {"HaEngineNodeDown", "HaEngineNotProtected"},
     passive_with_an_older_disk: {"HaEngineDiskWentBack"},
     passive_without_room: {"HaEngineNoRoom", "HaEngineProducersHeldBack"},
     dead_active: {"HaEngineFailedOver"},
     dead_active_during_a_pause: {"HaEnginePaused", "HaEngineNoActive"},
     passive_with_other_output: {"HaEngineDigestMismatch"},
-    both_dead: {"HaEngineNobodyAnswers"},
+    both_dead: {"HaEngineNobodyAnswers", "HaEngineObserverReachesNoNode"},
 }
 
 
@@ -299,7 +333,7 @@ def test_each_alert_fires_on_its_fault_and_fills_its_summary(
 
 
 def test_each_alert_has_a_fault_that_makes_it_fire() -> None:
-    told = {NO_SNAPSHOT}.union(*FAULTS.values(), *FAULTS_OF_A_CLUSTER.values())
+    told = {NO_SNAPSHOT, OF_A_BACKUP}.union(*FAULTS.values(), *FAULTS_OF_A_CLUSTER.values())
     assert told == set(alerts())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.observers import Observer
 from tests.e2e.pair import Pair, running_pair
 from tests.e2e.stand_in import NodeWithStandIn
-from tests.e2e.without_spark import APPLICATION
+from tests.e2e.test_deploy import ACCESS, RestartedNode, app
+from tests.e2e.without_spark import APPLICATION, ROOM
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -218,6 +220,29 @@ def test_page_of_a_dead_node_continues_with_the_peer_and_shows_the_failover(
         active.start()
     shows(browser, "Protected", f"{successor.name} is active")
     wait_until(lambda: browser.text("#notices") == "", within=PATIENCE, every=0.1)
+
+
+@pytest.mark.nightly("test_page_shows_a_deployment_on_three_nodes needs no deployment")
+def test_page_follows_a_deployment_until_every_node_runs_it(
+    node_database: str, browser: Browser, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path, APPLICATION, node_database, RestartedNode, **ROOM, **ACCESS)
+    with running_pair(pair):
+        wait_until(pair.is_protected, within=PATIENCE)
+        active = pair.active()
+        assert active is not None
+        browser.open(f"{active.url}/")
+        shows(browser, "file of its config", "sync protocol", where="#nodes")
+        shows(browser, "a file on each host", where="#applications")
+        with ThreadPoolExecutor(1) as thread:
+            words = "deploy", str(active.application_path), "--by", "alice"
+            deploying = thread.submit(app, active, *words)
+            shows(browser, "under way", where="#applications")
+            assert deploying.result().code == 0
+        shows(browser, "deployment 1", "by alice", "done", "Every node", where="#applications")
+        shows(browser, "node-a and node-b", where="#applications tbody")
+        for name in pair.nodes:
+            shows(browser, "deployment 1", where=f"[data-node={name}]")
 
 
 _APPLICATIONS = """

@@ -25,6 +25,7 @@ class Neighbours(Protocol):
     def reports(self) -> Mapping[str, tuple[float, Report]]: ...
     def refusals(self) -> Mapping[str, str]: ...
     def unreachable(self) -> Mapping[str, str]: ...
+    def silent_seconds(self) -> Mapping[str, float]: ...
 
 
 def report_of(
@@ -84,7 +85,7 @@ def cluster_of(core: Core, group: str, report: Report, links: Neighbours) -> Clu
         "backup": core.identity.backup,
         "protected": core.lease.protected,
         "lease": None if row is None else _lease(row),
-        "rollout": rollout_of(core, nodes, active),
+        "rollout": rollout_of(core, nodes, active, links.silent_seconds()),
         "nodes": nodes,
         "unknown_peers": unknown_peers(links),
     }

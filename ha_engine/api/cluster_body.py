@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from typing_extensions import TypedDict
 
 from ha_engine.api.bodies import DeploymentBody, RoleName, RunningApplication
 from ha_engine.web.route import described
+
+RolloutState = Literal["moving", "waiting", "done"]
 
 
 @described
@@ -113,9 +117,11 @@ class Rollout(TypedDict):
     """The newest deployment, and how far the nodes are with it."""
 
     deployment: DeploymentBody
-    state: str
+    state: RolloutState
     """'moving' while nodes restart, 'waiting' if a node is missing for it or failover is paused,
     'done' once each node that answers runs it."""
+    restarting: list[str]
+    """Nodes that restart with it now, so they may not answer for some seconds."""
     progress: str
     """Which nodes run it and who waits for what, in words."""
 

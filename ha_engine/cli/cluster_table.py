@@ -73,10 +73,10 @@ def _application(application: dict[str, Any] | None) -> str:
     """What the node runs. The answer of an older ha-engine does not say it."""
     if application is None:
         return "-"
-    if application["is_former"]:
-        return "[bold yellow]former[/]"
-    number = application["deployment"]
-    return "file" if number is None else f"deployment {number}"
+    if application["deployment"] is not None:
+        return f"deployment {application['deployment']}"
+    is_former = application["is_former"] or application["archive"] is not None
+    return "[bold yellow]former[/]" if is_former else "file"
 
 
 def _rollout(rollout: dict[str, Any] | None) -> list[str]:

@@ -77,11 +77,11 @@ def _application(status: dict[str, Any]) -> dict[str, str]:
     if found is None:
         return {}
     number, digest = found["deployment"], (found["archive"] or found["digest"])[:8]
-    text = f"file of the config ({digest})"
+    former = "former " if found["is_former"] else ""
+    which = f"{former}file of the config"
     if found["archive"]:
-        text = f"deployment {number} ({digest})" if number else f"former deployment ({digest})"
-    restarts = ", restarts with another one" if found["is_former"] else ""
-    return {"application": text + restarts, "version": version_line(status)}
+        which = "former deployment" if number is None else f"deployment {number}"
+    return {"application": f"{which} ({digest})", "version": version_line(status)}
 
 
 def _peer(peer: dict[str, Any]) -> str:

@@ -24,8 +24,8 @@ log = structlog.get_logger(__name__)
 FRESH_SECONDS = 3.5
 """A node whose last answer is older than this does not answer, as on the page."""
 HISTORY_SECONDS = 15.0
-"""How often the observer asks for the changes of the active, and for the deployments, which the
-node reads from its database and its disk."""
+"""How often the observer asks for the changes of the active, which the node reads from its
+database, and for the deployments, which it reads from its disk."""
 PAGES = ("status", "cluster", "history", "application")
 """The last parts of the paths that the observer asks, and shows of each node."""
 

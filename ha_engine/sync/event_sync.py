@@ -98,6 +98,8 @@ class EventSync:
         # For each peer with a link, the time of its last report, and the report.
         self._reports: dict[str, tuple[float, Report]] = {}
         self._hellos: dict[str, Hello] = {}
+        # For each peer without a link, the time of its loss, or of the start of this process.
+        self._silent_since = dict.fromkeys(config.peers, asyncio.get_running_loop().time())
         self._urls: dict[str, str] = {}
         # In the order of their starts, so that a history can be repeated.
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -202,6 +204,12 @@ class EventSync:
         ours = self._owner.hello()
         return {**self._hellos, ours.node: ours}
 
+    def silent_seconds(self) -> dict[str, float]:
+        """For each peer without a link, the seconds since its loss, or since this process
+        started."""
+        now = asyncio.get_running_loop().time()
+        return {peer: now - since for peer, since in self._silent_since.items()}
+
     def process_of(self, peer: str) -> str | None:
         """The process of ``peer`` that has a link, or None without one."""
         link = self._links.get(peer)
@@ -275,6 +283,7 @@ class EventSync:
             link.end("this node stops")
             return
         self._links[peer], self._hellos[peer] = link, theirs
+        self._silent_since.pop(peer, None)
         self._refusals.forget(peer)
         self._unreachable.pop(peer, None)
         self._traffic[peer].connected = True
@@ -289,6 +298,7 @@ class EventSync:
             return
         del self._links[link.peer]
         del self._hellos[link.peer]
+        self._silent_since[link.peer] = asyncio.get_running_loop().time()
         self._reports.pop(link.peer, None)
         self._stop_stream(link.peer)
         self._traffic[link.peer].connected = False

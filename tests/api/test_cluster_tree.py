@@ -36,6 +36,9 @@ class Links:
     def unreachable(self) -> dict[str, str]:
         return {"b": "nothing listens"}
 
+    def silent_seconds(self) -> dict[str, float]:
+        return {}
+
 
 @pytest.fixture
 def world() -> World:

@@ -14,6 +14,7 @@ from ha_engine.api.cluster import cluster_of, report_of
 from ha_engine.api.rollout import RESTART_SECONDS
 from ha_engine.cli.cluster_table import cluster_table
 from ha_engine.core import inputs as on
+from ha_engine.core.rollout import Rollout
 from ha_engine.sync import Hello, Report
 from ha_engine.types import LeaseRow, Member
 from tests.api.hellos import hello
@@ -27,8 +28,8 @@ LATE = RESTART_SECONDS + 1
 class Links:
     """The peers b and c, of which some are connected."""
 
-    def __init__(self, hellos: Mapping[str, Hello]) -> None:
-        self.said = {"a": hello("a")} | dict(hellos)
+    def __init__(self, hellos: Mapping[str, Hello], away: float = 1.0) -> None:
+        self.said, self.away = {"a": hello("a")} | dict(hellos), away
 
     def names(self) -> list[str]:
         return ["b", "c"]
@@ -45,13 +46,17 @@ class Links:
 
     unreachable = refusals
 
+    def silent_seconds(self) -> dict[str, float]:
+        return {name: self.away for name in self.names() if name not in self.said}
+
 
 class Group:
-    """The active a with a deployment that began ``seconds`` ago while b was in sync. a runs the
-    archive ``runs``, and the former one at first."""
+    """The active a with a deployment that began ``seconds`` ago while b was in sync. Nodes without
+    a link lost it ``away`` seconds ago. a runs the archive ``runs``, and the former one at
+    first."""
 
-    def __init__(self, seconds: float = 1.0) -> None:
-        self.world, self.runs = World(), OLD
+    def __init__(self, seconds: float = LATE, away: float = 1.0) -> None:
+        self.world, self.runs, self.away = World(), OLD, away
         self.world.start()
         self.world.ghost.link()
         self.world.wait(1)
@@ -69,7 +74,7 @@ class Group:
         listed = tuple(Member(name, name) for name in in_sync)
         self.core.lease.row = replace(row, in_sync=(*row.in_sync[:1], *listed))
         runs = {"a": self.runs, **runs}
-        links = Links({name: hello(name, archive) for name, archive in runs.items()})
+        links = Links({name: hello(name, archive) for name, archive in runs.items()}, self.away)
         return dict(cluster_of(self.core, "g", report_of(self.core, self.world.now, 0), links))
 
     def told(self, in_sync: str = "", backup: str | None = None, **runs: str) -> tuple[str, str]:
@@ -105,12 +110,12 @@ def test_the_words_follow_a_deployment_to_its_end() -> None:
         "b and c run it; a hands over to b, and then restarts with it.",
     )
     group.runs = NEW
-    assert group.told(b=NEW, c=NEW) == ("done", "every node runs it.")
+    assert group.told(b=NEW, c=NEW) == ("done", "Every node runs it.")
     assert group.told("b", b=NEW, c=OLD) == ("moving", "a and b run it; c restarts with it.")
 
 
 def test_the_active_waits_for_no_backup_and_shows_a_follower_that_does_not_come_back() -> None:
-    group = Group(LATE)
+    group = Group(away=LATE)
     assert group.told(b=OLD, c=NEW, backup="c") == (
         "moving",
         "c runs it; b restarts with it; a takes events with the former application until b has "
@@ -134,7 +139,7 @@ def test_a_pause_of_failover_holds_a_deployment() -> None:
 
 
 def test_absent_nodes_get_the_deployment_later_unless_they_had_it() -> None:
-    group = Group(LATE)
+    group = Group(away=LATE)
     group.runs = NEW
     absent = "a and b run it; c does not answer"
     assert group.told(b=NEW) == ("done", f"{absent}, and will get it at the next start.")
@@ -143,10 +148,33 @@ def test_absent_nodes_get_the_deployment_later_unless_they_had_it() -> None:
 
 
 def test_a_process_that_has_just_restarted_does_not_call_the_others_absent() -> None:
-    group = Group()
+    group = Group(seconds=1)
     group.runs = NEW
     group.core.rollout.archives.clear()
     assert group.told() == ("moving", "a runs it; b and c restart with it.")
+
+
+def test_failover_long_after_a_deployment_does_not_show_it_as_under_way() -> None:
+    group = Group()
+    group.runs = NEW
+    group.core.rollout.archives |= {"b": NEW, "c": NEW}
+    for away in (1.0, LATE):
+        group.away = away
+        tree = group.tree(c=NEW)
+        assert tree["rollout"]["state"] == "done"
+        assert tree["rollout"]["restarting"] == []
+    report = replace(ACTIVE, role="passive", epoch=0)
+    tree = cluster_of(group.core, "g", report, Links({"a": hello("a", NEW)}))
+    assert tree["active"] is None
+    assert tree["rollout"]["state"] == "done"
+
+
+def test_active_without_a_follower_in_sync_waits_for_no_node() -> None:
+    group = Group()
+    group.core.rollout = Rollout(group.core.deployment, group.core.journal)
+    group.core.rollout.archives["b"] = None
+    words = "b and c restart with it; a restarts with it, since no other node can take over."
+    assert group.told(b=OLD, c=OLD) == ("moving", words)
 
 
 def test_table_shows_what_each_node_runs_and_the_progress() -> None:

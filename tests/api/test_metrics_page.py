@@ -63,6 +63,9 @@ class Links:
     def unreachable(self) -> dict[str, str]:
         return {}
 
+    def silent_seconds(self) -> dict[str, float]:
+        return {}
+
     def in_flight(self) -> dict[str, int]:
         return {"b": 9}
 

@@ -118,7 +118,7 @@ def test_cluster_body_with_a_silent_peer_conforms_to_its_type() -> None:
         def reports(self) -> dict[str, Any]:
             return {}
 
-        refusals = unreachable = reports
+        refusals = unreachable = silent_seconds = reports
 
     world = World()
     world.start()

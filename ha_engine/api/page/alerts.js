@@ -48,8 +48,8 @@ function together(alerts) {
 
 function* ofMember(member, group) {
   const {name, status, told, trouble} = member;
-  // A node that restarts with a deployment is away for some seconds, as the verdict says.
-  if (!member.answers && !group.dark && group.rollout?.state !== 'moving') {
+  // A node that restarts with a deployment is away for some seconds, as its card says.
+  if (!member.answers && !group.dark && !group.rollout?.restarting.includes(name)) {
     const text = sentence(trouble ?? 'no report for some seconds');
     yield bad(`${name} does not answer`, text, 'HaEngineNodeDown');
   }
@@ -137,14 +137,14 @@ function* ofStrangers(unknown_peers) {
 
 function* ofTheDeployment({rollout}) {
   if (rollout?.state !== 'waiting') return;
-  yield warn(`Deployment ${rollout.deployment.number} is not complete`, sentence(rollout.progress));
+  yield warn(`Deployment ${rollout.deployment.number} is not complete`, rollout.progress);
 }
 
 function* ofVersions({members}) {
   const known = members.filter(({version}) => version);
   if (new Set(known.map(({version}) => version)).size < 2) return;
   const text = list(known.map(({name, version}) => `${name} has ${version.replace(',', ' with')}`));
-  yield info('The nodes have different versions', `${text}. docs/UPGRADE.md says how to go on.`);
+  yield info('The nodes have different versions', `${text}. docs/UPGRADE.md explains an upgrade.`);
 }
 
 function* ofTheLastChange({history, dark}) {

@@ -37,7 +37,7 @@ function led(group) {
   if (active.role === 'promoting')
     return ['busy', `${active.name} is taking over`, `${active.reason}.`];
   if (active.suspended) return suspended(active);
-  if (group.rollout?.state === 'moving') return moving(group.rollout);
+  if (group.rollout?.state === 'moving') return moving(group);
   const successor = active.status?.handover_to;
   if (successor)
     return [
@@ -55,12 +55,13 @@ function led(group) {
   return group.isProtected ? guarded(group) : alone(group);
 }
 
-function moving({deployment, progress}) {
+function moving({rollout: {deployment, progress}, isProtected, members}) {
+  const onOneDisk = !isProtected && members.length > 1;
   return [
     'busy',
     `Moving to deployment ${deployment.number}`,
-    `The nodes restart one after the other: ${progress}`,
-    'Until two nodes are in sync, newly acked events may be on one disk only.',
+    progress,
+    onOneDisk ? 'Newly acked events are on one disk only until two nodes are in sync.' : '',
   ];
 }
 

@@ -1,7 +1,7 @@
 // The application: the newest deployment, how far each node is with it, and those before.
 
 import {badge, facts, h} from '../dom.js';
-import {brief, count, list, moment, NONE, sentence} from '../words.js';
+import {brief, count, list, moment, NONE} from '../words.js';
 
 const LEVELS = {done: 'good', moving: 'busy', waiting: 'warn'};
 const STATES = {done: 'done', moving: 'under way', waiting: 'waits'};
@@ -34,30 +34,27 @@ function progress({deployment, state, progress: words}, group) {
     {class: 'rollout', 'data-state': state},
     h('header', {}, h('h3', {}, `${name}, deployment ${number}`), badge(LEVELS[state], STATES[state])),
     h('p', {class: 'from'}, `Deployed by ${by}, ${moment(at / 1000)}, id ${brief(deployment.id)}.`),
-    h('p', {}, sentence(words)),
+    h('p', {}, words),
     h(
       'ol',
       {class: 'steps', 'aria-label': `Nodes and deployment ${number}`},
-      group.members.map((member) => step(member, group, state)),
+      group.members.map((member) => step(member, group)),
     ),
   );
 }
 
 /** A node, with what it has to do with the deployment; the mark and the words both tell it. */
-function step(member, group, state) {
-  const {answers, application, inSync, name, role} = member;
-  const [mark, words] = !answers
-    ? state === 'moving'
-      ? [null, 'away now']
-      : ['gone', 'no answer']
-    : application === null
-      ? ['gone', 'runs an older ha_engine, which does not say']
-      : application.is_former
-        ? [null, member === group.active ? 'runs the former application' : 'restarts']
-        : inSync || role === 'backup'
-          ? ['done', 'runs it']
-          : ['now', 'runs it, not in sync yet'];
-  return h('li', {'data-mark': mark}, h('b', {}, name), ` ${words}`);
+function step(member, group) {
+  const [mark, words] = stateOf(member, group);
+  return h('li', {'data-mark': mark}, h('b', {}, member.name), ` ${words}`);
+}
+
+function stateOf({answers, application, inSync, name, role}, {rollout}) {
+  if (rollout.restarting.includes(name)) return [null, 'restarts'];
+  if (!answers) return ['gone', 'no answer'];
+  if (application === null) return ['gone', 'its version of ha_engine does not report what it runs'];
+  if (application.is_former) return [null, 'runs the former application'];
+  return inSync || role === 'backup' ? ['done', 'runs it'] : ['now', 'runs it, not in sync yet'];
 }
 
 // -- those before ----------------------------------------------------------------------------------

@@ -74,8 +74,9 @@ function known(member, group) {
 }
 
 function applicationOf({deployment, archive, digest, is_former: isFormer}) {
-  if (isFormer) return archive ? `a former deployment (${brief(archive)})` : 'a file, no longer wanted';
-  return archive ? `deployment ${deployment} (${brief(archive)})` : `file of its config (${brief(digest)})`;
+  if (archive === null) return `${isFormer ? 'former ' : ''}file of its config (${brief(digest)})`;
+  const which = deployment === null ? 'former deployment' : `deployment ${deployment}`;
+  return `${which} (${brief(archive)})`;
 }
 
 function journalOf({journal}) {
@@ -95,7 +96,7 @@ function lag(member, group) {
 
 /** What the query process does now, and since when; once it is up, that it runs. */
 function spark({connected, step, step_seconds: since}, role) {
-  if (role === 'backup' && !connected) return 'off while it is no second disk';
+  if (role === 'backup' && !connected) return 'off until it is needed';
   if (connected && (step === null || step === 'ready')) return 'running';
   return step === null ? 'starting' : `${step} for ${seconds(since)}`;
 }

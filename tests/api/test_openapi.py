@@ -18,9 +18,9 @@ from ha_engine.api.requests import BYTES_MAX
 from ha_engine.receive.http import Endpoint
 from ha_engine.sync import Hello
 from ha_engine.web.route import OperationRoute
-from tests.api.hellos import hello
 from tests.core.world import World
 from tests.still_node import still_node
+from tests.sync.pair import hello
 
 REFUSALS = [
     errors.InvalidEvents("it is no number", 3),

@@ -39,6 +39,19 @@ async def test_report_is_forgotten_with_its_link(
     assert a.sync.reports() == {}
 
 
+async def test_hello_of_each_node_lasts_as_long_as_its_link(
+    pair: tuple[SyncNode, SyncNode],
+) -> None:
+    a, b = pair
+    await async_wait_until(lambda: a.connected("node-b"))
+    assert a.sync.hellos() == {"node-a": a.said, "node-b": b.said}
+    assert a.sync.silent_seconds() == {}
+    await b.stop()
+    await async_wait_until(lambda: not a.connected("node-b"))
+    assert a.sync.hellos() == {"node-a": a.said}
+    assert 0 <= a.sync.silent_seconds()["node-b"] < 5
+
+
 async def test_report_survives_a_round_trip_with_long_reasons_shortened(
     pair: tuple[SyncNode, SyncNode],
 ) -> None:

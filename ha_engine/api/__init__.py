@@ -19,6 +19,7 @@
 
 ``status`` makes the status of this node, and ``status_body`` has the type of the status.
 ``cluster`` makes the state of the group as this node sees it, and ``cluster_body`` has its type.
+``rollout`` puts the progress of a deployment into words, for the state of the group.
 ``history`` makes the lease's history for the HTTP interface and the command line. ``prometheus``
 makes the metrics from the node's status at each scrape.
 """

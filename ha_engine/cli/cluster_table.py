@@ -19,13 +19,13 @@ _ROLE_STYLES = {
     "stopped": "bold red",
 }
 _ROLLOUT_STYLES = {"done": "green", "moving": "yellow", "waiting": "bold yellow"}
-_COLUMNS = ("node", "role", "epoch", "in sync", "warm", "lag", "application", "batch/published")
+_COLUMNS = ("node", "role", "epoch", "in sync", "warm", "lag", "batch/published")
 _RIGHT = ("epoch", "lag")
 
 
 def cluster_table(cluster: dict[str, Any]) -> Group:
     """A table with one row per node. Below it are a line per node with the reason of its role, the
-    newest deployment, and the versions."""
+    newest deployment, and what each node runs."""
     table = Table(title=_title(cluster))
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
@@ -36,7 +36,7 @@ def cluster_table(cluster: dict[str, Any]) -> Group:
     lines += [
         f"refused {escape(n)}: {escape(reason)}" for n, reason in cluster["unknown_peers"].items()
     ]
-    lines += [*_rollout(cluster.get("rollout")), *_versions(cluster["nodes"])]
+    lines += [*_rollout(cluster.get("rollout")), *_programs(cluster["nodes"])]
     return Group(table, *(Padding(line, (0, 1)) for line in lines), Padding("", 0))
 
 
@@ -64,19 +64,8 @@ def _known(node: dict[str, Any]) -> list[str]:
         _yes(node["in_sync"]),
         _yes(node["warm"]),
         "-" if node["lag_records"] is None else str(node["lag_records"]),
-        _application(node.get("application")),
         "\n".join(_batches(name, query) for name, query in node["queries"].items()) or "-",
     ]
-
-
-def _application(application: dict[str, Any] | None) -> str:
-    """What the node runs. The answer of an older ha-engine does not say it."""
-    if application is None:
-        return "-"
-    if application["deployment"] is not None:
-        return f"deployment {application['deployment']}"
-    is_former = application["is_former"] or application["archive"] is not None
-    return "[bold yellow]former[/]" if is_former else "file"
 
 
 def _rollout(rollout: dict[str, Any] | None) -> list[str]:
@@ -93,13 +82,24 @@ def _deployment(deployment: dict[str, Any]) -> str:
     return f"deployment {number} of {name} ({digest}, by {by}, {at})"
 
 
-def _versions(nodes: dict[str, Any]) -> list[str]:
-    """One line if all nodes that answer have the same version, and else one for each version."""
+def _programs(nodes: dict[str, Any]) -> list[str]:
+    """One line for all nodes that run the same. The answer of an older ha-engine does not say
+    it."""
     named = dict[str, list[str]]()
     for name, node in nodes.items():
         if node.get("version"):
-            named.setdefault(version_line(node), []).append(name)
+            line = f"{application_line(node['application'])}, {version_line(node)}"
+            named.setdefault(line, []).append(name)
     return [f"{escape(', '.join(names))}: {escape(line)}" for line, names in named.items()]
+
+
+def application_line(application: dict[str, Any]) -> str:
+    """The application that a node runs, with the beginning of its id."""
+    number, archive = application["deployment"], application["archive"]
+    if archive is None:
+        former = "former " if application["is_former"] else ""
+        return f"{former}file of the config ({application['digest'][:8]})"
+    return f"{'former deployment' if number is None else f'deployment {number}'} ({archive[:8]})"
 
 
 def version_line(node: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from ha_engine.cli.cluster_table import version_line
+from ha_engine.cli.cluster_table import application_line, version_line
 
 _STATE_STYLES = {"running": "green", "standby": "dim", "waiting": "yellow", "failed": "bold red"}
 
@@ -76,12 +76,7 @@ def _application(status: dict[str, Any]) -> dict[str, str]:
     found = status.get("application")
     if found is None:
         return {}
-    number, digest = found["deployment"], (found["archive"] or found["digest"])[:8]
-    former = "former " if found["is_former"] else ""
-    which = f"{former}file of the config"
-    if found["archive"]:
-        which = "former deployment" if number is None else f"deployment {number}"
-    return {"application": f"{which} ({digest})", "version": version_line(status)}
+    return {"application": application_line(found), "version": version_line(status)}
 
 
 def _peer(peer: dict[str, Any]) -> str:

@@ -184,10 +184,10 @@ def test_active_without_a_follower_in_sync_waits_for_no_node() -> None:
 def test_table_shows_what_each_node_runs_and_the_progress() -> None:
     group = Group()
     text = table(group.tree(b=NEW, c=OLD))
-    assert "former" in text
     assert "deployment 1 of flights (b1946ac9, by alice, " in text
     assert "b runs it; c restarts with it; a takes events with the former" in text
-    assert "a, b, c: ha_engine 0.1.0, sync protocol " in text
+    assert "a, c: former file of the config (aaaaaaaa), ha_engine 0.1.0, sync protocol " in text
+    assert "b: deployment 1 (b1946ac9), ha_engine 0.1.0, sync protocol " in text
 
 
 def test_table_of_a_node_of_an_older_version_lacks_only_what_that_does_not_say() -> None:

@@ -48,12 +48,12 @@ function together(alerts) {
 
 function* ofMember(member, group) {
   const {name, status, told, trouble} = member;
-  // A node that restarts with a deployment is away for some seconds, as its card says.
-  if (!member.answers && !group.dark && !group.rollout?.restarting.includes(name)) {
+  const mustAnswer = !group.dark && !member.restarts;
+  if (!member.answers && mustAnswer) {
     const text = sentence(trouble ?? 'no report for some seconds');
     yield bad(`${name} does not answer`, text, 'HaEngineNodeDown');
   }
-  if (status && !told && !group.dark) {
+  if (status && !told && mustAnswer) {
     const text = sentence(trouble ?? 'both answer this browser; the network between them is down');
     yield bad(`${group.teller.name} and ${name} have no link`, text);
   }

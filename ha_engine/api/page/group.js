@@ -15,6 +15,7 @@ const ACTING = ['active', 'promoting'];
  * @property {?string} role null when it does not answer
  * @property {?string} version of the engine and of the sync protocol, where it is known
  * @property {?object} application that it runs, where it is known
+ * @property {boolean} restarts with a deployment, so that it is away for some seconds
  */
 
 /**
@@ -26,7 +27,7 @@ export function groupOf(nodes, now) {
   const teller = tellerOf(fresh, nodes.home) ?? latest(nodes.all);
   if (!teller?.cluster) return null;
   const members = Object.entries(teller.cluster.nodes).map(([name, told]) =>
-    memberOf(name, told, nodes, now, fresh.length > 0),
+    memberOf(name, told, nodes, now, fresh.length > 0, teller.cluster.rollout),
   );
   const acting = members.filter((member) => ACTING.includes(member.role));
   return {
@@ -58,7 +59,7 @@ function latest(all) {
   return all.filter((heard) => heard.cluster).sort((a, b) => b.answeredAt - a.answeredAt)[0];
 }
 
-function memberOf(name, told, nodes, now, lit) {
+function memberOf(name, told, nodes, now, lit, rollout) {
   const heard = nodes.home?.name === name ? nodes.home : nodes.peers.get(name);
   const status = heard?.isFresh(now) ? heard.status : null;
   const answers = lit && (status !== null || told.answers);
@@ -83,6 +84,7 @@ function memberOf(name, told, nodes, now, lit) {
     version: answers ? versionOf(said) : null,
     // A node knows best what it runs, and the teller what it should run.
     application: answers ? (told.application ?? status?.application ?? null) : null,
+    restarts: lit && Boolean(rollout?.restarting.includes(name)),
   };
 }
 

@@ -10,7 +10,7 @@ const STATES = {done: 'done', moving: 'under way', waiting: 'waits'};
 export function applications(group) {
   const {rollout, application: seen} = group;
   if (!rollout && !seen) return [];
-  const deployments = seen?.history ?? [];
+  const deployments = all(rollout?.deployment, seen?.history ?? []);
   return [
     h('h2', {}, 'Application'),
     rollout ? progress(rollout, group) : ofFile(seen),
@@ -38,19 +38,19 @@ function progress({deployment, state, progress: words}, group) {
     h(
       'ol',
       {class: 'steps', 'aria-label': `Nodes and deployment ${number}`},
-      group.members.map((member) => step(member, group)),
+      group.members.map(step),
     ),
   );
 }
 
 /** A node, with what it has to do with the deployment; the mark and the words both tell it. */
-function step(member, group) {
-  const [mark, words] = stateOf(member, group);
+function step(member) {
+  const [mark, words] = stateOf(member);
   return h('li', {'data-mark': mark}, h('b', {}, member.name), ` ${words}`);
 }
 
-function stateOf({answers, application, inSync, name, role}, {rollout}) {
-  if (rollout.restarting.includes(name)) return [null, 'restarts'];
+function stateOf({answers, application, inSync, restarts, role}) {
+  if (restarts) return [null, 'restarts'];
   if (!answers) return ['gone', 'no answer'];
   if (application === null) return ['gone', 'its version of ha_engine does not report what it runs'];
   if (application.is_former) return [null, 'runs the former application'];
@@ -94,6 +94,11 @@ function line({number, at_us: at, name, by, id, on_change: onChange}, deployment
     h('td', {}, brief(id)),
     h('td', {}, STATE_OF_CHANGED[onChange] ?? NONE),
   );
+}
+
+/** A node lists a deployment only once it has its files. */
+function all(newest, listed) {
+  return newest && newest.number !== listed[0]?.number ? [newest, ...listed] : listed;
 }
 
 /** A rollback deploys the same files again, and then the later number counts. */

@@ -26,19 +26,20 @@ function card(member, group, isHeir) {
 }
 
 function levelOf(member, isHeir) {
-  if (!member.answers) return 'gone';
+  if (!member.answers) return member.restarts ? 'busy' : 'gone';
   if (member.suspended) return 'bad';
   return isHeir ? 'failing' : (LEVELS[member.role] ?? 'busy');
 }
 
 function roleOf(member, isHeir) {
-  if (!member.answers) return 'no answer';
+  if (!member.answers) return member.restarts ? 'restarts' : 'no answer';
   if (member.suspended) return `${member.role}, suspended`;
   return isHeir ? `${member.role}, takes over` : member.role;
 }
 
 function whyOf(member, group) {
   if (member.answers) return member.reason;
+  if (member.restarts) return `It restarts with deployment ${group.rollout.deployment.number}.`;
   const was =
     member.last &&
     `It was ${member.last.role} when it last answered, ${seconds(member.silentSeconds)} ago.`;

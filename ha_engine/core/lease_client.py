@@ -181,7 +181,7 @@ class LeaseClient:
         if lease.may_acquire(now):
             reason = "released" if row.holder is None else "not renewed for a ttl"
             return self._write(now, row, lease.acquired(self._advertise), reason)
-        return Wait(_why_not(lease, now))
+        return Wait(_why_not(lease, now, is_backup=not self._creates))
 
     def _write(self, now: float, expected: LeaseRow, wanted: LeaseRow, reason: str) -> do.Action:
         self.lease.request_sent(now, wanted, expected)
@@ -238,7 +238,7 @@ def _changed(before: tuple[Member, ...], after: tuple[Member, ...]) -> str:
     return ", ".join(left + joined)
 
 
-def _why_not(lease: Lease, now: float) -> str:
+def _why_not(lease: Lease, now: float, *, is_backup: bool) -> str:
     """One sentence for status and log: the reason why this node cannot become the holder now."""
     row = lease.row
     if row is None:
@@ -249,6 +249,9 @@ def _why_not(lease: Lease, now: float) -> str:
             f"writes; {HOW_TO_CHOOSE}"
         )
     if lease.member not in row.in_sync:
+        if is_backup:
+            # This is the usual state of a backup (RULES.md#r37).
+            return "it is the backup, and takes over only by force until the lease row lists it"
         return (
             f"the lease row does not list journal {lease.member.journal_id} of "
             f"{lease.member.node} as in sync; bring back the data directory that it lists; if all "

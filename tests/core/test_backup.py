@@ -11,7 +11,7 @@ import pytest
 from ha_engine.core.messages import Ack
 from ha_engine.core.progress import PeerTiming
 from ha_engine.core.replication import RETAIN_SECONDS, Replication
-from ha_engine.types import Member, Position, Role
+from ha_engine.types import Holder, Member, Position, Role
 from tests.core.world import World
 
 ME, OTHER, BACKUP = Member("a", "a-1"), Member("b", "b-1"), Member("c", "c-1")
@@ -187,3 +187,16 @@ def test_backup_does_not_begin_a_group() -> None:
     assert world.table.row is None
     assert world.core.role is Role.JOINING
     assert world.core.reason == "this node is the backup; another node must begin the group"
+
+
+def test_reason_of_a_backup_that_is_not_listed_asks_for_nothing() -> None:
+    world = World()
+    world.start()
+    world.crash()
+    world.backup = world.node
+    world.rewrite_row(holder=Holder("b", "q1"), in_sync=(OTHER,))
+    world.start()
+    world.wait(3)
+    assert world.core.role is Role.BACKUP
+    reason = "it is the backup, and takes over only by force until the lease row lists it"
+    assert world.core.reason == reason

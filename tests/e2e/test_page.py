@@ -347,6 +347,22 @@ def test_page_shows_a_deployment_that_waits_for_a_dead_node(
     assert "a waits: b is away." in words
 
 
+def test_page_does_not_show_a_node_that_restarts_with_a_deployment_as_dead(
+    active: NodeUnderTest, browser: Browser
+) -> None:
+    browser.open(f"{active.url}/")
+    cluster = cluster_of_three(protected=False)
+    cluster["rollout"]["restarting"] = ["b"]
+    cluster["nodes"]["b"] |= dict.fromkeys(("role", "application", "version"), None)
+    cluster["nodes"]["b"]["answers"] = False
+    # The active does not list the deployment yet.
+    history = {"name": "flights", "digest": "d", "history": [FORMER]}
+    words, *_ = told(browser, active, cluster, history)
+    for wanted in ("It restarts with deployment 7.", "b restarts", "7c", "6a"):
+        assert wanted in words, wanted
+    assert "no answer" not in words
+
+
 def test_page_shows_nodes_of_an_older_version(active: NodeUnderTest, browser: Browser) -> None:
     browser.open(f"{active.url}/")
     cluster = cluster_of_three()

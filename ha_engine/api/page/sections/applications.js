@@ -61,7 +61,11 @@ function stateOf({answers, application, inSync, restarts, role}) {
 
 const COLUMNS = ['number', 'runs on', 'when', 'by', 'application', 'id', 'changed queries'];
 
-const STATE_OF_CHANGED = {keep: 'keep their state', reset: 'begin again'};
+const STATE_OF_CHANGED = {
+  keep: 'keep their state',
+  reset: 'begin again',
+  backfill: 'begin again from the journal',
+};
 
 function history(deployments, group) {
   return h(

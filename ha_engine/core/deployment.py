@@ -450,17 +450,27 @@ class Deployment:
             if self.lives[name].state is not QueryState.STANDBY
         )
 
-    def backlog_events(self) -> int:
-        """The number of events that are in no batch yet, for the slowest query that is not
-        FAILED."""
+    def backlog_events(self, stream: str | None = None) -> int:
+        """The number of events that are in no batch yet, for the slowest query that is not FAILED,
+        or for the slowest of those that read ``stream``."""
         return max(
             (
                 marks.events_pending
                 for name, marks in self.marks.items()
                 if self.lives[name].state is not QueryState.FAILED
+                if stream is None or stream in marks.streams
             ),
             default=0,
         )
+
+    def unfinished(self, queries: Iterable[str]) -> list[str]:
+        """The queries of these that have events in no batch yet, or a batch that a sink lacks."""
+        marks = (self.marks[name] for name in queries if name in self.marks)
+        return [
+            one.query
+            for one in marks
+            if one.events_pending or (one.sinks and one.published_through < one.last.number)
+        ]
 
     # -- life of the queries -----------------------------------------------------------------------
 

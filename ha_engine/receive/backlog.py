@@ -84,19 +84,21 @@ class Disk:
 class NodeBacklog:
     """Decides whether this node must refuse new events for now.
 
-    ``waiting`` returns the number of events that no micro-batch contains yet. ``full_member`` names
-    an in-sync member whose disk is full. One full disk stops all events, because every in-sync
-    member must store each event.
+    ``waiting`` returns the number of events that no micro-batch of a query contains yet which reads
+    a stream. So a slow query stops no stream of another application. ``full_member`` names an
+    in-sync member whose disk is full. One full disk stops all events, because every in-sync member
+    must store each event.
     """
 
-    waiting: Callable[[], int]
+    waiting: Callable[[str], int]
     waiting_max: int
     disk: Disk
     full_member: Callable[[], str | None]
 
-    def refusal(self) -> Backpressure | None:
-        """The Backpressure that the gate must raise, or None when the gate may accept events."""
-        waiting = self.waiting()
+    def refusal(self, stream: str) -> Backpressure | None:
+        """The Backpressure that the gate must raise, or None when the gate may accept events of
+        ``stream``."""
+        waiting = self.waiting(stream)
         if waiting >= self.waiting_max:
             return Backpressure(
                 f"{waiting} events wait for a batch, the limit is {self.waiting_max}; send again "

@@ -146,11 +146,11 @@ class ForwardingStore:
         if self._attempts:
             await asyncio.wait(self._attempts, timeout=seconds)
 
-    def require_open(self) -> None:
-        """Raise Backpressure while this node is the active and must refuse events, or NotActive if
-        the node stops."""
+    def require_open(self, stream: str) -> None:
+        """Raise Backpressure while this node is the active and must refuse events of ``stream``, or
+        NotActive if the node stops."""
         if self._gate.opened.is_set():
-            self._gate.require_open()
+            self._gate.require_open(stream)
         elif self._stopping:
             raise _stopping()
 

@@ -47,8 +47,9 @@ class GroupJournal(Protocol):
 class Backlog(Protocol):
     """Says whether too many accepted events wait for the queries, or a disk is full."""
 
-    def refusal(self) -> Backpressure | None:
-        """The Backpressure that the gate must raise, or None when the gate may accept events."""
+    def refusal(self, stream: str) -> Backpressure | None:
+        """The Backpressure that the gate must raise, or None when the gate may accept events of
+        ``stream``."""
 
 
 class Counters(Protocol):
@@ -183,10 +184,11 @@ class Gate:
             raise UnknownStream(f"there is no stream {stream[:80]!r}; the application has {known}")
         return found
 
-    def require_open(self) -> None:
-        """Raise NotActive while the gate is closed, or Backpressure while it must refuse events."""
+    def require_open(self, stream: str) -> None:
+        """Raise NotActive while the gate is closed, or Backpressure while it must refuse events of
+        ``stream``."""
         self.require_active()
-        refusal = self._backlog.refusal()
+        refusal = self._backlog.refusal(stream)
         if refusal is not None:
             raise refusal
 
@@ -218,7 +220,7 @@ class Gate:
             receipt = await earlier
             self.counters.duplicate(stream, receipt.accepted)
             return receipt
-        self.require_open()
+        self.require_open(stream)
         started = perf_counter()  # the clock of uvloop ticks in milliseconds
         if pull is not None:
             self._require_next(stream, pull)

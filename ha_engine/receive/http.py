@@ -118,7 +118,7 @@ class Endpoint(ABC, Generic[Form]):
         form = self._form(headers)
         packing = packing_of(headers.get(b"content-encoding"), self.packings)
         identity = _identity(headers)
-        self._intake.require_open()
+        self._intake.require_open(stream)
         with self._intake.body(self._limit) as body:
             body.require_fits(headers.get(b"content-length"))
             raw = await body.read(receive, self._within)

@@ -101,7 +101,7 @@ class IngestService(rpc.IngestServicer):
         self._intake.require_stream(request.stream)
         form, raw = _payload(request)
         identity = _identity(request)
-        self._intake.require_open()
+        self._intake.require_open(request.stream)
         with self._intake.body(self._limit) as body:
             body.reserve(len(raw))
             return await self._intake.unpack(request.stream, raw, form, identity)

@@ -70,8 +70,8 @@ class Store(Protocol):
     def decoder(self, stream: str) -> Decoder:
         """The decoder of a stream. Raises UnknownStream."""
 
-    def require_open(self) -> None:
-        """Raise NotActive or Backpressure if no events are accepted now."""
+    def require_open(self, stream: str) -> None:
+        """Raise NotActive or Backpressure if no events of ``stream`` are accepted now."""
 
     async def submit(
         self,
@@ -111,10 +111,10 @@ class Intake:
                 f"stream {stream} takes no events here; send them to a receiver, or to {where}"
             )
 
-    def require_open(self) -> None:
-        """Check that the store accepts events, before a body is read. Raises NotActive,
-        Backpressure."""
-        self._store.require_open()
+    def require_open(self, stream: str) -> None:
+        """Check that the store accepts events of ``stream``, before a body is read. Raises
+        NotActive, Backpressure."""
+        self._store.require_open(stream)
 
     def body(self, limit: BodyLimit) -> Body:
         """Make the object that reads the body of one request."""

@@ -131,7 +131,7 @@ class TopicStore:
         known = ", ".join(self._decoders)
         raise UnknownStream(f"there is no stream {stream[:80]!r}; a receiver takes {known}")
 
-    def require_open(self) -> None:
+    def require_open(self, stream: str) -> None:
         """Raise NotActive if no stream takes events now."""
         if problem := self.problem:
             raise NotActive(f"{problem}; {_ELSEWHERE}")
@@ -149,7 +149,7 @@ class TopicStore:
         Backpressure, PayloadTooLarge, InvalidEvents, SequenceConflict.
         """
         assert pull is None, "a receiver has no sources"
-        self.require_open()
+        self.require_open(stream)
         if problem := self._topics[stream].problem:
             raise NotActive(f"{problem}; {_ELSEWHERE}")
         task = self._repeated(submission)

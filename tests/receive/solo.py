@@ -49,7 +49,7 @@ class NoBacklog:
 
     refused: Backpressure | None = None
 
-    def refusal(self) -> Backpressure | None:
+    def refusal(self, stream: str) -> Backpressure | None:
         return self.refused
 
 

@@ -76,7 +76,7 @@ class TwoNodes:
 async def sent(
     intake: Intake, body: bytes = EVENT, identity: SubmissionIdentity | None = None
 ) -> Receipt:
-    intake.require_open()
+    intake.require_open("events")
     return await intake.store(await intake.unpack("flights", body, Format.NDJSON, identity))
 
 
@@ -251,7 +251,7 @@ async def test_a_node_that_stops_refuses_what_waits(nodes: TwoNodes) -> None:
     with pytest.raises(NotActive, match="this node is stopping"):
         await waiting
     with pytest.raises(NotActive, match="this node is stopping"):
-        nodes.at_passive.require_open()
+        nodes.at_passive.require_open("events")
 
 
 async def test_waiting_events_are_limited_in_bytes(nodes: TwoNodes) -> None:

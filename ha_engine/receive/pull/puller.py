@@ -214,7 +214,7 @@ class Puller:
         """Wait until the gate accepts events, before any read. Raises NotActive."""
         while True:
             try:
-                self._intake.require_open()
+                self._intake.require_open(self.stream)
                 return
             except Backpressure as full:
                 await self._pause(full)

@@ -335,7 +335,7 @@ class NodeProcess:
     def highest_planned(self, query: str) -> float:
         return self.core.deployment.marks[query].ledger_end_max
 
-    def refusal(self) -> Backpressure | None:
+    def refusal(self, stream: str) -> Backpressure | None:
         full = self.core.term.full_member() if self.core.term else None
         if self.host.disk.full or full is not None:
             return Backpressure("a disk is full")

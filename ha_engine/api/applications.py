@@ -1,9 +1,11 @@
-"""The HTTP routes of deployments: one deploys an application, the others show what is deployed."""
+"""The HTTP routes of deployments: two deploy and remove an application, the others show what is
+deployed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
@@ -15,13 +17,14 @@ from ha_engine.api import requests
 from ha_engine.api.bodies import ApplicationBody, ArchiveBody, DeployAccepted, NotHere
 from ha_engine.auth import Right
 from ha_engine.core import Core
-from ha_engine.deploy import Archive, DeployedApplications
+from ha_engine.deploy import Archive, DeployedApplications, Order
 from ha_engine.deploy.archive import ARCHIVE_BYTES_MAX
 from ha_engine.errors import ApplicationError, EngineError, NotActive
 from ha_engine.query.application import StreamApplication
 from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
 
 ZIP = "application/zip"
+_NUMBER_MAX = 10**18
 _BY = Parameter(
     "by",
     "query",
@@ -37,6 +40,19 @@ _ON_CHANGE = Parameter(
 _ALLOW_ABSENT = Parameter(
     "allow_absent", "query", "Deploy although a node of the group is not connected.", bool
 )
+_EXPECTED = Parameter(
+    "expected",
+    "query",
+    "Refuse if the newest deployment has another number; 0 stands for none.",
+    Annotated[int, Field(ge=0, le=_NUMBER_MAX)],
+)
+_ONLY = Parameter(
+    "only", "query", "Run no applications but those of the archive from then on.", bool
+)
+_DISCARD = Parameter(
+    "discard", "query", "Remove it although a sink of it does not have all output yet.", bool
+)
+_NAME = Parameter("name", "path", "Name of the application.")
 _NUMBER = Parameter("number", "path", "Number of the deployment.", int)
 _SHOW = Operation(
     "application",
@@ -44,23 +60,33 @@ _SHOW = Operation(
     {200: Answer("The application.", ApplicationBody)},
     needs=Right.READ,
 )
+_DEPLOYED = {
+    200: Answer("Every member has the deployment, and the nodes move to it.", DeployAccepted),
+    400: Answer("The archive or the application is not valid. Nothing has changed."),
+    409: Answer(
+        "This node is not the active, or a node cannot run the application. Nothing has changed.",
+        NotHere,
+    ),
+}
 _DEPLOY = Operation(
     "deploy",
-    "Deploy an application to every node. The active checks it first, which takes some seconds.",
+    "Deploy an application to every node. It replaces the one of its name, or is added. The active "
+    "checks it first, which takes some seconds.",
     {
-        200: Answer("Every member has the application, and the nodes move to it.", DeployAccepted),
-        400: Answer("The archive or the application is not valid. Nothing has changed."),
-        409: Answer(
-            "This node is not the active, or a node cannot run the application. Nothing has "
-            "changed.",
-            NotHere,
-        ),
+        **_DEPLOYED,
         **{status: answer for status, answer in requests.REFUSED.items() if status == 408},
         413: Answer(f"The archive has more than {ARCHIVE_BYTES_MAX} bytes."),
     },
-    [_BY, _ON_CHANGE, _ALLOW_ABSENT],
+    [_BY, _ON_CHANGE, _ALLOW_ABSENT, _EXPECTED, _ONLY],
     {ZIP: bytes},
     needs_body=True,
+    needs=Right.DEPLOY,
+)
+_REMOVE = Operation(
+    "remove_application",
+    "Remove an application from every node. The others continue.",
+    _DEPLOYED,
+    [_NAME, _BY, _ALLOW_ABSENT, _EXPECTED, _DISCARD],
     needs=Right.DEPLOY,
 )
 _ARCHIVE = Operation(
@@ -76,22 +102,25 @@ _ARCHIVE = Operation(
 
 
 class Deploying(Protocol):
-    """The deployments of a node. ``deployed`` is the newest one in its journal."""
+    """The deployments of a node. ``deployed`` is the newest one in its journal, and ``running`` has
+    the applications of its process."""
 
     store: DeployedApplications
+    running: Sequence[Mapping[str, Any]]
 
     @property
     def deployed(self) -> Mapping[str, Any] | None: ...
 
-    async def deploy(
-        self, archive: Archive, by: str, on_change: str | None, *, allow_absent: bool
-    ) -> int: ...
+    async def deploy(self, archive: Archive, order: Order, *, only: bool) -> Mapping[str, Any]: ...
+
+    async def remove(self, name: str, order: Order, *, discard: bool) -> Mapping[str, Any]: ...
 
 
 def application_routes(
     core: Core, application: StreamApplication, deployments: Deploying
 ) -> list[OperationRoute]:
-    """``GET`` and ``POST /v1/application``, and ``GET /v1/application/{number}/archive``."""
+    """``GET`` and ``POST /v1/application``, ``POST /v1/application/{name}/remove``, and
+    ``GET /v1/application/{number}/archive``."""
 
     async def show(request: Request) -> JSONResponse:
         history = await asyncio.to_thread(deployments.store.history)
@@ -101,6 +130,7 @@ def application_routes(
                 "name": application.name,
                 "digest": application.digest,
                 "archive": application.archive,
+                "applications": deployments.running,
                 "deployed": deployments.deployed,
                 "history": history,
             }
@@ -108,19 +138,29 @@ def application_routes(
 
     async def deploy(request: Request) -> JSONResponse:
         content = await requests.read_bytes(request, ARCHIVE_BYTES_MAX)
-        by, on_change, allow_absent = _asked(request)
-        try:
+        order, only = _order(request), _flag(request, "only")
+
+        async def deployed() -> Mapping[str, Any]:
             archive = await asyncio.to_thread(Archive.read, content)
-            number = await deployments.deploy(archive, by, on_change, allow_absent=allow_absent)
+            return await deployments.deploy(archive, order, only=only)
+
+        return await answer(deployed())
+
+    async def remove(request: Request) -> JSONResponse:
+        order, discard = _order(request), _flag(request, "discard")
+        name = request.path_params["name"]
+        return await answer(deployments.remove(name, order, discard=discard))
+
+    async def answer(deployed: Awaitable[Mapping[str, Any]]) -> JSONResponse:
+        try:
+            found = await deployed
         except NotActive as error:
             return JSONResponse({"error": str(error), "active": core.lease.active_url}, 409)
         except ApplicationError as error:
             return JSONResponse({"error": str(error)}, 400)
         except EngineError as error:
             return JSONResponse({"error": str(error), "active": None}, 409)
-        deployed = deployments.deployed
-        name = "" if deployed is None else deployed["name"]
-        return JSONResponse({"number": number, "id": archive.id, "name": name})
+        return JSONResponse({key: found[key] for key in ("number", "id", "name")})
 
     async def archive(request: Request) -> JSONResponse:
         number = _number(request)
@@ -133,6 +173,7 @@ def application_routes(
     return [
         OperationRoute("/v1/application", show, _SHOW, "GET"),
         OperationRoute("/v1/application", deploy, _DEPLOY, "POST"),
+        OperationRoute("/v1/application/{name}/remove", remove, _REMOVE, "POST"),
         OperationRoute("/v1/application/{number}/archive", archive, _ARCHIVE, "GET"),
     ]
 
@@ -144,15 +185,24 @@ def _number(request: Request) -> int:
     return int(number)
 
 
-def _asked(request: Request) -> tuple[str, str | None, bool]:
-    """The parameters by, on_change and allow_absent. Raises HTTPException."""
+def _order(request: Request) -> Order:
+    """The parameters of all orders. Raises HTTPException."""
     given = request.query_params
     by, on_change = given.get("by", "operator"), given.get("on_change")
-    absent = given.get("allow_absent", "false")
+    expected = given.get("expected")
     if not by or len(by) > 128 or not by.isprintable():
         raise HTTPException(400, "by must be a name of at most 128 characters")
     if on_change not in (None, "keep", "reset", "backfill"):
         raise HTTPException(400, "on_change must be keep, reset or backfill")
-    if absent not in ("true", "false"):
-        raise HTTPException(400, "allow_absent must be true or false")
-    return by, on_change, absent == "true"
+    if expected is not None and not re.fullmatch("[0-9]{1,18}", expected):
+        raise HTTPException(400, "expected must be the number of a deployment")
+    number = None if expected is None else int(expected)
+    return Order(by, on_change, _flag(request, "allow_absent"), number)
+
+
+def _flag(request: Request, name: str) -> bool:
+    """A parameter that is true or false. Raises HTTPException."""
+    value = request.query_params.get(name, "false")
+    if value not in ("true", "false"):
+        raise HTTPException(400, f"{name} must be true or false")
+    return value == "true"

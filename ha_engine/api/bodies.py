@@ -187,14 +187,14 @@ class SnapshotAsked(TypedDict):
 
 @described
 class DeploymentBody(TypedDict):
-    """A deployment of an application."""
+    """A deployment of one or several applications."""
 
     number: int
     """Counts the deployments of the group from 1."""
     id: str
-    """Digest of the application's files."""
+    """Digest of all files."""
     name: str
-    """The application's name."""
+    """The application's name, or the names of all."""
     by: str
     at_us: int
     """Microseconds since 1970, by the clock of the active."""
@@ -217,14 +217,38 @@ class RunningApplication(TypedDict):
 
 
 @described
+class OriginBody(TypedDict):
+    """The deployment that brought the present files of an application."""
+
+    number: int
+    by: str
+    at_us: int
+    """Microseconds since 1970, by the clock of the active."""
+
+
+@described
+class OneApplicationBody(TypedDict):
+    """One of the applications of a node."""
+
+    name: str
+    streams: list[str]
+    queries: list[str]
+    digest: str
+    """Digest of its streams, queries, sinks and functions."""
+    deployment: OriginBody | None
+    """The deployment that brought its present files, or null if it is in the config's file."""
+
+
+@described
 class ApplicationBody(TypedDict):
-    """The application of a node."""
+    """The applications of a node."""
 
     node: str
     name: str
-    """Name of the application that the node process runs."""
+    """Name of the application that the node process runs, or the names of several."""
     digest: str
-    """Digest of its streams, queries, sinks and functions."""
+    """Digest of all streams, queries, sinks and functions."""
+    applications: list[OneApplicationBody]
     archive: str | None
     """Id of the deployment that the node process runs, or null if it runs the config's file."""
     deployed: DeploymentBody | None

@@ -111,7 +111,7 @@ def _spark(application: StreamApplication, say: Say) -> Iterator[SparkSession]:
         )
         say("starting Spark")
         began = time.monotonic()
-        spark = start_spark(settings, application.directory)
+        spark = start_spark(settings, *application.directories)
         say(f"Spark: started in {time.monotonic() - began:.1f} s")
         try:
             yield spark

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 app.command("test")(run_tests)
 app.command("deploy")(app_deploy.deploy)
+app.command("remove")(app_deploy.remove)
 app.command("list")(app_deploy.list_applications)
 app.command("history")(app_deploy.history)
 app.command("diff")(app_deploy.diff)
@@ -42,7 +43,13 @@ def _noun() -> None:
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The application's YAML file.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="The application's YAML file, or a directory with several applications.",
+        ),
+    ],
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
     connect: Annotated[
@@ -98,7 +105,7 @@ def _check(file: Path, steps: _Steps) -> tuple[StreamApplication, ApplicationRep
             jars=(engine_jar(),) if application.has_patterns else (),
         )
         began = time.monotonic()
-        spark = start_spark(settings, application.directory)
+        spark = start_spark(settings, *application.directories)
         steps.say(f"Spark: started in {time.monotonic() - began:.1f} s")
         try:
             return application, check_application(application, spark, steps.planned)

@@ -1,10 +1,11 @@
-"""``ha-engine app deploy``, ``list``, ``history``, ``diff`` and ``rollback``."""
+"""``ha-engine app deploy``, ``remove``, ``list``, ``history``, ``diff`` and ``rollback``."""
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,7 +23,8 @@ PathArgument = Annotated[
     Path,
     typer.Argument(
         metavar="PATH",
-        help="The application's YAML file, or a directory with application.yaml and its modules.",
+        help="The application's YAML file, a directory with application.yaml and its modules, or a "
+        "directory with several in applications/NAME.",
     ),
 ]
 ByOption = Annotated[
@@ -49,21 +51,49 @@ def deploy(
     by: ByOption = "operator",
     on_change: OnChangeOption = None,
     allow_absent: AbsentOption = False,
+    only: Annotated[
+        bool, typer.Option("--only", help="Remove all other applications of the group.")
+    ] = False,
     wait: WaitOption = 300.0,
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
     """Deploy an application to every node of a running group.
 
-    The active plans its queries on Spark, and each node confirms that it has the same plug-ins and
-    modules. If one refuses, nothing has changed. Then the nodes restart with the application, one
-    after the other, while events are taken.
+    It replaces the application that has the name in its file, or is added to the others, which
+    continue. The active plans all queries on Spark, and each node confirms that it has the same
+    plug-ins and modules. If one refuses, nothing has changed. Then the nodes restart with the
+    application, one after the other, while events are taken.
 
     Example: ha-engine app deploy flights.yaml --url http://node-a:8080
     """
     from ha_engine.deploy import pack
 
-    _deploy(pack(path), url, by, on_change, allow_absent, wait, output, as_json)
+    asked = _Asked(url, by, allow_absent, wait, output, as_json)
+    asked.deploy(pack(path), on_change=on_change, only=only)
+
+
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the application.")],
+    url: UrlOption = LOCAL,
+    by: ByOption = "operator",
+    allow_absent: AbsentOption = False,
+    discard: Annotated[
+        bool,
+        typer.Option("--discard", help="Remove it although its sinks do not have all output yet."),
+    ] = False,
+    wait: WaitOption = 300.0,
+    output: FormatOption = "pretty",
+    as_json: JsonOption = False,
+) -> None:
+    """Remove an application from every node. The others continue.
+
+    The rows that its queries published stay in the sinks. Its streams take no more events.
+
+    Example: ha-engine app remove flights
+    """
+    asked = _Asked(url, by, allow_absent, wait, output, as_json)
+    asked.remove(name, discard=discard)
 
 
 def rollback(
@@ -79,7 +109,7 @@ def rollback(
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Deploy an earlier deployment again, under a new number.
+    """Deploy an earlier deployment again, with all its applications, under a new number.
 
     Rows that a query published meanwhile stay in the sinks. A query whose definition changes back
     needs --on-change, as each change does.
@@ -91,49 +121,59 @@ def rollback(
     from ha_engine.errors import ConfigError
 
     history = fetch_application(url)["history"]
-    if to is None and len(history) < 2:
+    if not history or (to is None and len(history) < 2):
         raise ConfigError("this node has no earlier deployment; deploy a file instead")
     number = history[1]["number"] if to is None else to
     archive = Archive.from_text(fetch_archive(url, number))
-    _deploy(archive, url, by, on_change, allow_absent, wait, output, as_json)
+    asked = _Asked(url, by, allow_absent, wait, output, as_json)
+    # The rollback takes no deployment back that its operator has not seen.
+    asked.deploy(archive, on_change=on_change, only=True, expected=history[0]["number"])
 
 
-def _deploy(
-    archive: Archive,
-    url: str,
-    by: str,
-    on_change: str | None,
-    allow_absent: bool,
-    wait: float,
-    output: Any,
-    as_json: bool,
-) -> None:
-    from dataclasses import asdict
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The options that all commands have which deploy."""
 
-    from ha_engine.client.deploy import deploy as deploy_to_all
+    url: str
+    by: str
+    allow_absent: bool
+    wait: float
+    output: Any
+    as_json: bool
 
-    rolled = deploy_to_all(
-        url,
-        archive.content,
-        by,
-        on_change,
-        allow_absent=allow_absent,
-        seconds=wait,
-        say=lambda line: typer.echo(line, err=True) if sys.stderr.isatty() else None,
-    )
+    def deploy(self, archive: Archive, **words: object) -> None:
+        from ha_engine.client.admin import deploy_application
 
-    def sentence() -> None:
+        asked = self._words | words
+        self._await(lambda url: deploy_application(url, archive.content, asked))
+
+    def remove(self, name: str, *, discard: bool) -> None:
+        from ha_engine.client.admin import remove_application
+
+        asked = self._words | {"discard": discard}
+        self._await(lambda url: remove_application(url, name, asked))
+
+    @property
+    def _words(self) -> dict[str, object]:
+        return {"by": self.by, "allow_absent": self.allow_absent}
+
+    def _await(self, ask: Callable[[str], tuple[str, dict[str, Any]]]) -> None:
+        from ha_engine.client.deploy import deploy as deploy_to_all
+
+        def say(line: str) -> None:
+            if sys.stderr.isatty():
+                typer.echo(line, err=True)
+
+        rolled = deploy_to_all(self.url, ask, self.wait, say)
         line = f"deployment {rolled.number} of {rolled.name} runs on {', '.join(rolled.nodes)}"
         absent = f"; {', '.join(rolled.absent)} is not connected" if rolled.absent else ""
-        typer.echo(line + absent)
-
-    show(asdict(rolled), output, as_json, sentence)
+        show(asdict(rolled), self.output, self.as_json, lambda: typer.echo(line + absent))
 
 
 def list_applications(
     url: UrlOption = LOCAL, output: FormatOption = "pretty", as_json: JsonOption = False
 ) -> None:
-    """Show which application each node of the group runs.
+    """Show the applications that each node of the group runs, and who deployed each.
 
     Example: ha-engine app list
     """
@@ -151,24 +191,30 @@ def list_applications(
 
 def _print_nodes(nodes: Mapping[str, Mapping[str, Any] | None]) -> None:
     _print_table(
-        ("node", "application", "digest", "deployment", "by"),
-        (
-            (name, found["name"], found["digest"][:8], *_deployment_of(found))
-            if found
-            else (name, "no answer", "", "", "")
-            for name, found in nodes.items()
-        ),
+        ("node", "application", "streams", "queries", "digest", "deployment", "at", "by"),
+        (row for name, found in nodes.items() for row in _rows_of(name, found)),
     )
 
 
-def _deployment_of(found: Mapping[str, Any]) -> tuple[str, str]:
-    """The deployment that a node runs, and who deployed it."""
+def _rows_of(node: str, found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
+    if found is None:
+        yield node, "no answer", *[""] * 6
+        return
+    for one in found["applications"]:
+        streams, queries = ", ".join(one["streams"]), ", ".join(one["queries"])
+        yield node, one["name"], streams, queries, one["digest"][:8], *_deployment_of(one)
     deployed = found["deployed"]
-    if deployed is not None and deployed["id"] == found["archive"]:
-        return str(deployed["number"]), deployed["by"]
-    if deployed is not None:
-        return f"moves to {deployed['number']}", deployed["by"]
-    return "file of the config", ""
+    if deployed is not None and deployed["id"] != found["archive"]:
+        moves = f"moves to {deployed['number']}", time_of(deployed["at_us"]), deployed["by"]
+        yield node, deployed["name"], "", "", "", *moves
+
+
+def _deployment_of(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The deployment that brought an application, when it did, and by whom."""
+    origin = one["deployment"]
+    if origin is None:
+        return "file of the config", "", ""
+    return str(origin["number"]), time_of(origin["at_us"]), origin["by"]
 
 
 def history(
@@ -214,41 +260,46 @@ def diff(
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Compare an application with a deployment, file by file.
+    """Compare an application with that of its name in a deployment, file by file.
 
     The exit code is 0 if they are equal, and 1 if they differ.
 
     Example: ha-engine app diff flights.yaml
     """
     from ha_engine.client.admin import fetch_application, fetch_archive
-    from ha_engine.deploy import Archive, pack
+    from ha_engine.deploy import Archive, pack, parts_of
     from ha_engine.errors import ConfigError
 
     deployed = fetch_application(url)["deployed"]
     if number is None and deployed is None:
         raise ConfigError("nothing is deployed; each node runs the file that its config names")
     of = deployed["number"] if number is None else number
-    before, after = Archive.from_text(fetch_archive(url, of)), pack(path)
+    before, after = parts_of(Archive.from_text(fetch_archive(url, of))), parts_of(pack(path))
     lines = [
         line
-        for name in sorted({*before.files, *after.files})
-        for line in _differing(name, before, after, f"deployment {of}")
+        for name, part in after.items()
+        for line in _differing(
+            name, before[name].files if name in before else {}, part.files, f"deployment {of}"
+        )
     ]
-    equal = before.id == after.id
-    tree = {"number": of, "equal": equal, "diff": lines}
+    tree = {"number": of, "equal": not lines, "diff": lines}
     show(tree, output, as_json, lambda: typer.echo("\n".join(lines) or "equal"))
-    if not equal:
+    if lines:
         raise typer.Exit(DIFFERENT_EXIT_CODE)
 
 
-def _differing(name: str, before: Archive, after: Archive, label: str) -> Iterator[str]:
-    old, new = (one.files.get(name, b"") for one in (before, after))
-    if old == new:
-        return
-    try:
-        a, b = (part.decode("utf-8").splitlines() for part in (old, new))
-    except UnicodeDecodeError:
-        yield f"{name}: the bytes differ"
-        return
-    names = f"{name} ({label})", f"{name} (yours)"
-    yield from difflib.unified_diff(a, b, *names, lineterm="")
+def _differing(
+    application: str, before: Mapping[str, bytes], after: Mapping[str, bytes], label: str
+) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        place = f"{application}/{name}"
+        try:
+            a, b = ((part or b"").decode("utf-8").splitlines() for part in (old, new))
+        except UnicodeDecodeError:
+            a = b = []
+        yield from difflib.unified_diff(a, b, f"{place} ({label})", f"{place} (yours)", lineterm="")
+        if a == b:
+            yield f"{place}: the bytes differ"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -99,17 +99,36 @@ def fetch_archive(url: str, number: int) -> str:
 
 
 def deploy_application(
-    url: str, archive: bytes, by: str, on_change: str | None, *, allow_absent: bool
+    url: str, archive: bytes, asked: Mapping[str, object]
 ) -> tuple[str, dict[str, Any]]:
     """Deploy an application to the group of the node at ``url``; return the active's URL and its
-    answer, which comes after the check of the application, however long that takes.
+    answer, which comes after the check of the application, however long that takes. ``asked`` are
+    the parameters of the request; one that is None is not sent.
 
     Raises EngineError with the active's reason when it refuses, NodeUnreachable.
     """
-    asked = {"by": by, "allow_absent": str(allow_absent).lower()}
-    asked |= {} if on_change is None else {"on_change": on_change}
-    active, status, answered = _ask_active(url, f"/v1/application?{urlencode(asked)}", archive)
+    active, status, answered = _ask_active(url, f"/v1/application?{_words(asked)}", archive)
     return active, _accepted(status, answered, httpx.codes.OK)
+
+
+def remove_application(
+    url: str, name: str, asked: Mapping[str, object]
+) -> tuple[str, dict[str, Any]]:
+    """Remove an application from the group of the node at ``url``. Returns and raises as
+    ``deploy_application`` does."""
+    path = f"/v1/application/{quote(name, safe='')}/remove?{_words(asked)}"
+    active, status, answered = _ask_active(url, path, b"")
+    return active, _accepted(status, answered, httpx.codes.OK)
+
+
+def _words(asked: Mapping[str, object]) -> str:
+    return urlencode(
+        {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in asked.items()
+            if value is not None
+        }
+    )
 
 
 def _read(url: str, path: str) -> dict[str, Any]:
@@ -149,17 +168,17 @@ def _verify(url: str) -> ssl.SSLContext | bool:
 
 def _call(method: str, url: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
     """Return the status and the JSON object of the node's answer; a refusal's object has an
-    ``error``. An archive as the ``body`` is checked before the answer, and that takes its time."""
-    is_archive = isinstance(body, bytes)
+    ``error``. Bytes as the ``body`` ask for a deployment, whose check takes its time."""
+    deploys = isinstance(body, bytes)
     try:
         answer = httpx.request(
             method,
             url.rstrip("/") + path,
-            json=None if is_archive else body,
-            content=body if is_archive else None,
+            json=None if deploys else body,
+            content=body if deploys else None,
             headers=authorization(),
             verify=_verify(url),
-            timeout=httpx.Timeout(TIMEOUT_SECONDS, read=None if is_archive else TIMEOUT_SECONDS),
+            timeout=httpx.Timeout(TIMEOUT_SECONDS, read=None if deploys else TIMEOUT_SECONDS),
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__

@@ -1,13 +1,14 @@
-"""Deploy an application, and wait until every node runs it."""
+"""Deploy or remove an application, and wait until every node runs the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from ha_engine.client.admin import deploy_application, fetch_application, fetch_cluster
+from ha_engine.client.admin import fetch_application, fetch_cluster
 from ha_engine.errors import EngineError, NodeUnreachable
 
 ASK_SECONDS = 0.2
@@ -26,22 +27,19 @@ class Rolled:
 
 def deploy(
     url: str,
-    archive: bytes,
-    by: str,
-    on_change: str | None,
-    *,
-    allow_absent: bool,
+    ask: Callable[[str], tuple[str, dict[str, Any]]],
     seconds: float,
     say: Callable[[str], None] = lambda line: None,
 ) -> Rolled:
-    """Deploy an application through any node, and wait until each connected node runs it.
+    """Deploy through the node at ``url``, and wait until each connected node runs the deployment.
 
-    ``say`` gets a line for each step. Raises EngineError with the reason if the active refuses, and
-    then nothing has changed, or if the nodes take longer than ``seconds`` to move to the
-    application, NodeUnreachable.
+    ``ask`` asks the node at a URL, and returns the active's URL and its answer. ``say`` gets a line
+    for each step. Raises EngineError with the reason if the active refuses, and then nothing has
+    changed, or if the nodes take longer than ``seconds`` to move to the deployment,
+    NodeUnreachable.
     """
     say("the active checks the application on Spark, and asks the other nodes")
-    active, accepted = deploy_application(url, archive, by, on_change, allow_absent=allow_absent)
+    active, accepted = ask(url)
     say(f"deployment {accepted['number']} is in the journal of every member")
     urls = {active, url, *_urls(active)}
     nodes = dict[str, str]()

@@ -1,4 +1,6 @@
-"""The archive of an application: a ZIP file with its YAML file and the files that belong to it.
+"""The archive of applications: a ZIP file with their YAML files and the files that belong to them.
+
+The files are placed as ``ha_engine.query.layout`` says.
 
 The id of an archive depends only on the names and contents of its files, so that two hosts make the
 same id from the same files.
@@ -10,30 +12,31 @@ import base64
 import binascii
 import hashlib
 import io
+import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ha_engine.errors import ApplicationError
 from ha_engine.formats.messages import FILES
 from ha_engine.query.application import PythonFunction, StreamApplication, load_application
+from ha_engine.query.layout import APPLICATION, APPLICATIONS
 
-APPLICATION = "application.yaml"
-"""The name of the application's YAML file in an archive, and in a directory that is packed."""
 ARCHIVE_BYTES_MAX = 1 << 20
 """An archive is one record of the journal, which goes to each node in one message."""
 FILES_MAX = 1_000
 FILES_BYTES_MAX = 16 << 20
 _NOT_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError)
 _SECRETS = (".pem", ".key", ".p12", ".jks", ".env")
+_IS_APPLICATION = re.compile(rf"({APPLICATIONS}/[^/]+/)?{re.escape(APPLICATION)}")
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A packed application. ``files`` has the content of each file by its path, with ``/``."""
+    """Packed applications. ``files`` has the content of each file by its path, with ``/``."""
 
     id: str
     content: bytes
@@ -52,7 +55,7 @@ class Archive:
                 files = dict(_files_in(packed))
         except _NOT_ZIP as error:
             raise ApplicationError(f"the archive is not a ZIP file: {error}") from error
-        if APPLICATION not in files:
+        if not any(_IS_APPLICATION.fullmatch(name) for name in files):
             raise ApplicationError(f"the archive has no {APPLICATION}")
         return cls(id_of(files), content, files)
 
@@ -69,9 +72,20 @@ class Archive:
         """The ZIP file in base64."""
         return base64.b64encode(self.content).decode("ascii")
 
-    def unpack(self, directory: Path) -> Path:
-        """Write the files into the empty ``directory``, and return the path of the YAML file.
-        Raises ApplicationError if their names do not fit together, or on this file system."""
+    @classmethod
+    def of(cls, files: Mapping[str, bytes]) -> Archive:
+        """Pack these files. Raises ApplicationError."""
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+            for name in sorted(files):
+                entry = zipfile.ZipInfo(name, _NO_TIME)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, files[name])
+        return cls.read(packed.getvalue())
+
+    def unpack(self, directory: Path) -> None:
+        """Write the files into the empty ``directory``. Raises ApplicationError if their names do
+        not fit together, or on this file system."""
         for name, content in self.files.items():
             file = directory / name
             try:
@@ -79,32 +93,27 @@ class Archive:
                 file.write_bytes(content)
             except OSError as error:
                 raise ApplicationError(f"{name!r} cannot be unpacked: {error.strerror}") from error
-        return directory / APPLICATION
 
 
 def pack(path: Path) -> Archive:
-    """Pack the application at ``path``: a YAML file with the files that it names, or a directory
-    with an ``application.yaml`` and everything else in it.
+    """Pack what is at ``path``: a YAML file with the files that it names, or a directory with
+    everything in it.
 
     Raises ApplicationError, also for a YAML file that is not valid.
     """
+    application = load_application(path)
     if path.is_dir():
-        files = dict(_files_below(path))
-        if APPLICATION not in files:
-            raise ApplicationError(f"{path} has no {APPLICATION}; rename the YAML file to it")
-        load_application(path / APPLICATION)
-    else:
-        application = load_application(path)
-        named = {one.relative_to(application.directory).as_posix() for one in _named(application)}
-        files = {name: _content(application.directory / name) for name in sorted(named)}
-        files[APPLICATION] = _content(path)
-    return Archive.read(_zipped(files))
+        return Archive.of(dict(_files_below(path)))
+    directory = application.path.parent
+    named = {one.relative_to(directory).as_posix() for one in _named(application)}
+    files = {name: _content(directory / name) for name in sorted(named)}
+    return Archive.of({**files, APPLICATION: _content(path)})
 
 
 def _named(application: StreamApplication) -> Iterator[Path]:
     """The files beside the application file that it names. A file elsewhere must be on each
     host."""
-    directory = application.directory
+    directory = application.path.parent
     texts = (query.text for query in application.queries.values())
     found = [text.source.resolve() for text in texts if isinstance(text, PythonFunction)]
     for spec in _with_messages(application):
@@ -145,16 +154,6 @@ def _content(path: Path) -> bytes:
         raise ApplicationError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _zipped(files: dict[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name in sorted(files):
-            entry = zipfile.ZipInfo(name, _NO_TIME)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, files[name])
-    return packed.getvalue()
-
-
 def _files_in(packed: zipfile.ZipFile) -> Iterable[tuple[str, bytes]]:
     """The files of a ZIP file that may come from anyone: few, small, and below one directory."""
     entries = [entry for entry in packed.infolist() if not entry.is_dir()]
@@ -176,7 +175,7 @@ def _files_in(packed: zipfile.ZipFile) -> Iterable[tuple[str, bytes]]:
         yield str(name), content
 
 
-def id_of(files: dict[str, bytes]) -> str:
+def id_of(files: Mapping[str, bytes]) -> str:
     """The id of an archive with these files."""
     digest = hashlib.blake2b(digest_size=16)
     for name, content in sorted(files.items()):

@@ -44,9 +44,10 @@ def unpacked(archive: Archive, on_change: str | None = None) -> Iterator[StreamA
     """Unpack ``archive`` for the time of a check, and load its application. ``on_change`` is as in
     ``types.Deployed``. Raises ApplicationError, whose paths are those in the archive."""
     with tempfile.TemporaryDirectory(prefix="ha-engine-deploy-") as directory:
-        path = archive.unpack(Path(directory).resolve())
+        path = Path(directory).resolve()
+        archive.unpack(path)
         try:
             application = load_application(path)
         except ApplicationError as error:
-            raise ApplicationError(str(error).replace(f"{path.parent}/", "")) from None
+            raise ApplicationError(str(error).replace(f"{path}/", "")) from None
         yield _with_default(replace(application, archive=archive.id), on_change)

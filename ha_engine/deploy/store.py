@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ha_engine.deploy.archive import APPLICATION, Archive, id_of
+from ha_engine.deploy.archive import Archive, id_of
 from ha_engine.errors import ApplicationError
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, make_directory, replace_file
@@ -36,14 +36,14 @@ class DeployedApplications:
         self._directory = home / "applications"
 
     def current(self) -> tuple[Path, dict[str, Any]] | None:
-        """The path of the application that this node runs, and the fields of its deployment but
-        the archive. None if the node runs the application of the file in its config."""
+        """The directory of what this node runs, and the fields of its deployment but the archive.
+        None if the node runs the application of the file in its config."""
         found = _read(self._directory / _CURRENT)
         if found is None:
             return None
         place = self._directory / str(found.get("place"))
         meta = _whole(place)
-        return None if meta is None else (place / _FILES / APPLICATION, meta)
+        return None if meta is None else (place / _FILES, meta)
 
     def keep(self, deployed: Deployed | None) -> None:
         """Make ``deployed`` the application of the next start, or that of the config's file if it

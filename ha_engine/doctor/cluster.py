@@ -50,23 +50,30 @@ def planned_cluster(path: Path | None, environ: Mapping[str, str]) -> Iterator[l
     """Yield all checks for the config of ``path`` and ``environ``; see ``plan.planned``."""
     config, problem = read_config(path, environ)
     found = _application(config) if problem is None else None
-    logged = [] if found is None else [one for one in found.streams.values() if one.log is not None]
-    directory = found.directory if found else config.application.parent
-    run = _Run(config, SparkApplication(config, directory.resolve()), found)
+    modules = found.directories if found else (config.application.resolve().parent,)
+    run = _Run(config, SparkApplication(config, *modules), found)
+    logged = list(_logged(found)) if found else []
     try:
         yield [
             config_check(path, problem),
             check_of("application", partial(application, config), "config"),
             check_of("cluster", partial(_configured, config, bool(logged)), "config"),
             *(_on_cluster(config, run) if config.execution.on_cluster else ()),
-            *_of_logs(config, logged, directory),
+            *_of_logs(config, logged),
         ]
     finally:
         run.close()
 
 
-def _of_logs(config: Config, logged: list[StreamSpec], directory: Path) -> Iterator[Check]:
-    for stream in logged:
+def _logged(application: StreamApplication) -> Iterator[tuple[StreamSpec, Path]]:
+    """Each stream with a log of its own, and the directory of its application."""
+    for stream in application.streams.values():
+        if stream.log is not None:
+            yield stream, application.directory_of(stream)
+
+
+def _of_logs(config: Config, logged: list[tuple[StreamSpec, Path]]) -> Iterator[Check]:
+    for stream, directory in logged:
         run = partial(kafka_logs.log, config, stream, directory)
         yield check_of(f"kafka/{stream.name}", run, "application")
     if logged:
@@ -232,8 +239,9 @@ class _Run:
     def modules(self) -> Finding:
         if not self._reports:
             return _UNASKED
-        directory = str(self._application.directory if self._application else "")
-        return executors.modules(self._reports, self._module_names(), directory)
+        directories = self._application.directories if self._application else ()
+        named = " and ".join(map(str, directories))
+        return executors.modules(self._reports, self._module_names(), named)
 
     def nodes(self) -> Finding:
         if not self._reports:

@@ -171,8 +171,8 @@ def _versions(name: str, reports: Sequence[Report], ours: Mapping[str, str]) -> 
     return " and ".join(sorted(found))
 
 
-def modules(reports: Sequence[Report], wanted: Sequence[str], directory: str) -> Finding:
-    """Whether each executor imports the modules of the application from ``directory``."""
+def modules(reports: Sequence[Report], wanted: Sequence[str], directories: str) -> Finding:
+    """Whether each executor imports the modules of the application from ``directories``."""
     if not wanted:
         return skipped("no query of the application is a Python function")
     problems = [
@@ -183,7 +183,7 @@ def modules(reports: Sequence[Report], wanted: Sequence[str], directory: str) ->
     if problems:
         return failed(
             "; ".join(sorted(set(problems))),
-            f"copy {directory} to the same path on each worker, and install what it imports",
+            f"copy {directories} to the same path on each worker, and install what it imports",
         )
     return ok(f"each executor imports {', '.join(wanted)}")
 

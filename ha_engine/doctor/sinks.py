@@ -34,13 +34,13 @@ _AGGREGATION_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 def writable(config: Config) -> Finding:
     """Whether the role of each sink may write the sink's table, and the ledger beside it."""
     application = read_application(config)
-    sinks = [(query.name, sink) for query in application.queries.values() for sink in query.sinks]
+    sinks = [(query, sink) for query in application.queries.values() for sink in query.sinks]
     if not sinks:
         return skipped("the application has no sinks")
     problems = [
-        f"sink {sink.name} of query {query} {problem}"
+        f"sink {sink.name} of query {query.name} {problem}"
         for query, sink in sinks
-        for problem in _problems(config, sink, application.directory)
+        for problem in _problems(config, sink, application.directory_of(query))
     ]
     if problems:
         return failed(

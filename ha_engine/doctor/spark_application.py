@@ -56,7 +56,7 @@ Probe = Callable[[int], dict[str, Any]]
 class SparkApplication:
     """A Spark application that no node runs. ``close`` removes it from the master."""
 
-    def __init__(self, config: Config, modules: Path) -> None:
+    def __init__(self, config: Config, *modules: Path) -> None:
         self._config, self._modules = config, modules
         self._scratch: TemporaryDirectory[str] | None = None
         self._spark: SparkSession | None = None
@@ -87,7 +87,7 @@ class SparkApplication:
         )
         # Spark writes the stacks of its errors to stderr, and the findings say what is wrong.
         self._quiet.enter_context(_stderr_in(Path(self._scratch.name) / "spark.log"))
-        starting = StartingSpark(settings, self._modules)
+        starting = StartingSpark(settings, *self._modules)
         self._spark = starting.session(java_started=self._quiet.close)
         return str(self._spark.sparkContext.applicationId)
 

@@ -79,11 +79,12 @@ def require_usable(config: Config, application: StreamApplication) -> None:
     """
     sinks_of(_with_some_url(config), application, last_mark=lambda query: 0)
     for stream in application.streams.values():
+        directory = application.directory_of(stream)
         for source in stream.sources:
-            source_options(stream, source, application.directory)
-            message_decoder(stream, source, application.directory, config.receive.max_record_rows)
+            source_options(stream, source, directory)
+            message_decoder(stream, source, directory, config.receive.max_record_rows)
         if stream.log is not None:
-            log_options(stream.name, stream.log, application.directory)
+            log_options(stream.name, stream.log, directory)
 
 
 def _with_some_url(config: Config) -> Config:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -69,26 +70,27 @@ def check_connections(application: StreamApplication, group: str) -> Iterator[Co
     for query in application.queries.values():
         for sink in query.sinks:
             if isinstance(sink, PluginSinkSpec):
-                make = partial(_sink_of, application, group, query.name, sink)
+                make = partial(_sink_of, application.directory_of(query), group, query.name, sink)
                 yield _checked("sink", f"{query.name}/{sink.name}", sink.type, make)
 
 
 def _source_of(
     application: StreamApplication, group: str, stream: StreamSpec, spec: SourceSpec
 ) -> Any:
-    message_decoder(stream, spec, application.directory, PEEK_ROWS_MAX)
-    return source_maker(group, stream, spec, application.directory)()
+    directory = application.directory_of(stream)
+    message_decoder(stream, spec, directory, PEEK_ROWS_MAX)
+    return source_maker(group, stream, spec, directory)()
 
 
 def _log_of(application: StreamApplication, group: str, stream: StreamSpec, log: SourceSpec) -> Any:
-    return log_of(group, stream, log, application.directory)()
+    return log_of(group, stream, log, application.directory_of(stream))()
 
 
-def _sink_of(application: StreamApplication, group: str, query: str, spec: PluginSinkSpec) -> Any:
-    encoder = message_encoder(query, spec, application.directory)
+def _sink_of(directory: Path, group: str, query: str, spec: PluginSinkSpec) -> Any:
+    encoder = message_encoder(query, spec, directory)
     mapped = frozenset() if encoder is None else encoder.attributes
     place = SinkPlace(group, query, spec.name, _never_put_aside, mapped)
-    return sink_kind(spec.type)(plugin_options(query, spec, application.directory), place)
+    return sink_kind(spec.type)(plugin_options(query, spec, directory), place)
 
 
 def _never_put_aside(*_: object) -> None:
@@ -168,8 +170,9 @@ def peek(
     Raises EngineError if the type of the source cannot do that, or if the source does not answer.
     """
     stream, spec = find_source(application, name)
-    make = source_maker(group, stream, spec, application.directory)
-    decoder = message_decoder(stream, spec, application.directory, PEEK_ROWS_MAX)
+    directory = application.directory_of(stream)
+    make = source_maker(group, stream, spec, directory)
+    decoder = message_decoder(stream, spec, directory, PEEK_ROWS_MAX)
 
     def work() -> Peeked:
         plugin: Any = make()

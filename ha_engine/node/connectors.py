@@ -70,7 +70,11 @@ def sinks_of(
     use. ``last_mark`` returns the newest mark of a query in the journal. Raises ConfigError."""
     return {
         (query.name, spec.name): _sink(
-            config, query.name, spec, application.directory, partial(last_mark, query.name)
+            config,
+            query.name,
+            spec,
+            application.directory_of(query),
+            partial(last_mark, query.name),
         )
         for query in application.queries.values()
         for spec in query.sinks
@@ -168,10 +172,13 @@ def aggregation_readers_of(
 ) -> dict[str, AggregationReader]:
     """A reader for each aggregation of the application, by its name. A reader connects at its first
     use. Raises ConfigError."""
-    base = application.directory
     return {
         spec.name: AggregationReader(
-            database_engine(config, _url_of(query.name, spec, base), ANSWER_SECONDS),
+            database_engine(
+                config,
+                _url_of(query.name, spec, application.directory_of(query)),
+                ANSWER_SECONDS,
+            ),
             spec.aggregation,
         )
         for query in application.queries.values()
@@ -215,7 +222,7 @@ def bucket_places_of(
                     key=spec.key,
                     buckets=spec.buckets or 1,
                     timeout=config.publish.timeout,
-                    target=_target(config, query.name, spec, application.directory),
+                    target=_target(config, query.name, spec, application.directory_of(query)),
                 )
                 places[query.name] = partial(_claimed_place, sink, place, group_id)
     return places
@@ -256,7 +263,7 @@ def receivers_of(
     """Make the receivers of the gate, with a puller for each source, all closed. Raises
     ConfigError."""
     pullers = [
-        _puller(config, stream, spec, application.directory, intake, gate.offsets)
+        _puller(config, stream, spec, application.directory_of(stream), intake, gate.offsets)
         for stream in application.streams.values()
         for spec in stream.pulled
     ]

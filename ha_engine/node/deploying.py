@@ -12,8 +12,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,14 @@ from ha_engine.core import inputs as on
 from ha_engine.deploy import (
     Archive,
     DeployedApplications,
+    Order,
+    Origin,
+    Part,
+    changed,
+    composed,
     differences,
+    pack,
+    parts_of,
     requirements_of,
     unpacked,
 )
@@ -36,6 +44,7 @@ from ha_engine.node.check import require_usable
 from ha_engine.node.startup import needs_jar
 from ha_engine.query.application import PythonFunction, StreamApplication
 from ha_engine.sync import ApplicationChecks
+from ha_engine.types import Deployed
 from ha_engine.v1 import sync_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -51,6 +60,27 @@ STRANDED = (
     "deployment; use 'on_change: reset' or 'on_change: backfill', or bring the application as a "
     "file to each host: "
 )
+
+
+def describe(running: StreamApplication, store: DeployedApplications) -> list[dict[str, Any]]:
+    """Each application that this process runs, and the deployment that brought it."""
+    origins = dict[str, Origin | None]()
+    if running.archive is not None and (found := store.current()) is not None:
+        meta = found[1]
+        parts = parts_of(
+            store.archive(meta["number"]), Origin(meta["number"], meta["by"], meta["at_us"])
+        )
+        origins = {name: part.origin for name, part in parts.items()}
+    return [
+        {
+            "name": one.name,
+            "streams": list(one.streams),
+            "queries": list(one.queries),
+            "digest": one.digest,
+            "deployment": None if (origin := origins.get(one.name)) is None else asdict(origin),
+        }
+        for one in running.applications
+    ]
 
 
 async def check_request(
@@ -88,6 +118,7 @@ class Deployments:
         self._peers, self._plans_of = peers, plans_of
         self._one_by_one = asyncio.Lock()
         self.store = DeployedApplications(config.node.data_dir)
+        self.running: Sequence[Mapping[str, Any]] = describe(running, self.store)
 
     @property
     def deployed(self) -> Mapping[str, Any] | None:
@@ -96,29 +127,101 @@ class Deployments:
         return None if found is None else described(found)
 
     async def deploy(
-        self, archive: Archive, by: str, on_change: str | None = None, *, allow_absent: bool = False
-    ) -> int:
-        """Check and deploy an application. Return the number of the deployment, once every member
-        has its record. Nothing has changed if this raises an error.
+        self, archive: Archive, order: Order, *, only: bool = False
+    ) -> Mapping[str, Any]:
+        """Check and deploy the applications in ``archive``. Each replaces the application of its
+        name or is added, and with ``only`` the group runs no others any more.
 
-        ``on_change`` is as in ``types.Deployed``. Without ``allow_absent`` each peer of the config
-        must be connected.
+        Return the deployment without its archive, once every member has its record. Nothing has
+        changed if this raises an error.
 
         Raises DeploymentRefused, ApplicationError, ConfigError, NotActive.
         """
+        sent = await asyncio.to_thread(parts_of, archive)
+
+        def change(present: Mapping[str, Part]) -> Mapping[str, Part]:
+            wanted = changed(present, sent)
+            return {name: wanted[name] for name in sent} if only else wanted
+
+        return await self._deploy(change, order, replaced=None if only else set(sent))
+
+    async def remove(self, name: str, order: Order, *, discard: bool = False) -> Mapping[str, Any]:
+        """Deploy all applications but ``name``. Without ``discard``, the sinks of its queries must
+        have all output.
+
+        Returns and raises as ``deploy`` does.
+        """
+
+        def change(present: Mapping[str, Part]) -> Mapping[str, Part]:
+            if name not in present:
+                raise DeploymentRefused(
+                    f"there is no application {name!r}; the group runs {', '.join(present)}"
+                )
+            if len(present) == 1:
+                raise DeploymentRefused(
+                    f"{name} is the only application of the group; deploy another one first"
+                )
+            return {other: part for other, part in present.items() if other != name}
+
+        return await self._deploy(change, order, replaced=set(), discard=discard)
+
+    async def _deploy(
+        self,
+        change: Callable[[Mapping[str, Part]], Mapping[str, Part]],
+        order: Order,
+        *,
+        replaced: Set[str] | None,
+        discard: bool = True,
+    ) -> Mapping[str, Any]:
+        """Deploy the present applications after ``change``, which replaces those named, or all if
+        ``replaced`` is None."""
         if self._one_by_one.locked():
             raise DeploymentRefused("another deployment is under way; wait for its end")
         async with self._one_by_one:
-            self._require_free(allow_absent=allow_absent)
+            self._require_free(order)
+            before = self._core.deployment.versions.deployed
+            archive = await asyncio.to_thread(self._compose, before, change, replaced)
             with ExitStack() as leaving:
-                opening = unpacked(archive, on_change)
+                opening = unpacked(archive, order.on_change)
                 application = await asyncio.to_thread(leaving.enter_context, opening)
-                log.info("checking an application", name=application.name, by=by)
+                log.info("checking an application", name=application.name, by=order.by)
                 await self._check(archive, application)
             # The check takes some seconds, so the group may have changed.
-            self._require_free(allow_absent=allow_absent)
+            self._require_free(order)
+            if self._core.deployment.versions.deployed != before:
+                raise DeploymentRefused("another deployment came meanwhile; deploy again")
             self._require_decided(application)
-            return await self._append(archive, application.name, by, on_change)
+            if not discard:
+                self._require_finished(application)
+            return await self._append(archive, application.name, order)
+
+    def _compose(
+        self,
+        before: Deployed | None,
+        change: Callable[[Mapping[str, Part]], Mapping[str, Part]],
+        replaced: Set[str] | None,
+    ) -> Archive:
+        """The archive of the next deployment."""
+        if before is not None:
+            archive = Archive.from_text(before.archive)
+            present = parts_of(archive, Origin(before.number, before.by, before.at_us))
+            wanted = change(present)
+            # An archive without a change keeps its id, so no node has to restart.
+            return archive if wanted == present else composed(wanted)
+        names = {one.name for one in self._running.applications}
+        all_replaced = replaced is None or names <= replaced
+        return composed(change({} if all_replaced else self._parts_of_file()))
+
+    def _parts_of_file(self) -> dict[str, Part]:
+        """The applications of the config's file, of which each node has a copy."""
+        archive = pack(self._running.path)
+        with unpacked(archive) as application:
+            if application.digest != self._running.digest:
+                raise DeploymentRefused(
+                    f"{self._running.path} changed after the start of this node; restart the nodes "
+                    "with it, or deploy it first"
+                )
+        return parts_of(archive)
 
     async def _check(self, archive: Archive, application: StreamApplication) -> None:
         self._require_decided(application)
@@ -127,7 +230,7 @@ class Deployments:
         await self._ask_members(archive, application)
         await _plan_on_spark(application.path)
 
-    def _require_free(self, *, allow_absent: bool) -> None:
+    def _require_free(self, order: Order) -> None:
         core = self._core
         if refusal := core.why_no_order():
             raise NotActive(refusal)
@@ -135,11 +238,28 @@ class Deployments:
         if row is not None and row.paused:
             raise DeploymentRefused("failover is paused; run: ha-engine resume")
         absent = sorted(set(self._config.event_sync.peers) - core.role_machine.connected)
-        if absent and not allow_absent:
+        if absent and not order.allow_absent:
             raise DeploymentRefused(
                 f"{', '.join(absent)} is not connected and cannot confirm the application; bring "
                 "it back, or deploy with --allow-absent: then it gets the application when it "
                 "returns, and does not start if it cannot run it"
+            )
+        deployed = core.deployment.versions.deployed
+        newest = 0 if deployed is None else deployed.number
+        if order.expected not in (None, newest):
+            raise DeploymentRefused(
+                f"the newest deployment is {newest}, and no longer {order.expected}; look at "
+                "'ha-engine app history', and ask again"
+            )
+
+    def _require_finished(self, application: StreamApplication) -> None:
+        """Refuse the loss of what removed queries have not output yet. Raises DeploymentRefused."""
+        deployment = self._core.deployment
+        gone = [name for name in deployment.plans if name not in application.queries]
+        if unfinished := deployment.unfinished(gone):
+            raise DeploymentRefused(
+                f"not all events are in the sinks of {', '.join(unfinished)}; stop the producers "
+                "and wait, or remove the application with --discard"
             )
 
     def _require_decided(self, application: StreamApplication) -> None:
@@ -163,16 +283,16 @@ class Deployments:
                     f"from this node's: {'; '.join(differing)}"
                 )
 
-    async def _append(self, archive: Archive, name: str, by: str, on_change: str | None) -> int:
+    async def _append(self, archive: Archive, name: str, order: Order) -> Mapping[str, Any]:
         before = self._core.journal.last.sequence
         now = time.time_ns() // 1000
-        self._handle(on.DeployAsked(archive.id, name, by, now, archive.text, on_change))
+        self._handle(on.DeployAsked(archive.id, name, order.by, now, archive.text, order.on_change))
         deployed = self._core.deployment.versions.deployed
         if self._core.journal.last.sequence == before or deployed is None:
             raise NotActive(self._core.why_no_order() or self._core.reason)
-        log.info("application deployed", number=deployed.number, name=name, by=by)
+        log.info("application deployed", number=deployed.number, name=name, by=order.by)
         await self._committed(self._core.journal.last.sequence)
-        return deployed.number
+        return described(deployed)
 
 
 def _require_startable(config: Config, application: StreamApplication) -> None:

@@ -37,7 +37,7 @@ class StreamLogs:
         self, application: StreamApplication, history: LogHistory, first: Callable[[], int]
     ) -> None:
         options = {
-            name: log_options(name, stream.log, application.directory)
+            name: log_options(name, stream.log, application.directory_of(stream))
             for name, stream in application.streams.items()
             if stream.log is not None
         }

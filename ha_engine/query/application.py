@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -365,7 +366,8 @@ class StreamApplication:
     """All streams and queries that a node runs.
 
     The mappings are read-only and keep the order of the application file ``path``. ``archive`` is
-    the id of the deployed archive that has the file, or None.
+    the id of the deployed archive that has the file, or None. If the node runs several
+    applications, this is their union, ``parts`` has each, and ``path`` is the directory of all.
     """
 
     name: str
@@ -373,11 +375,23 @@ class StreamApplication:
     queries: MappingProxyType[str, QuerySpec]
     path: Path
     archive: str | None = None
+    parts: tuple[StreamApplication, ...] = ()
 
     @property
-    def directory(self) -> Path:
-        """The directory of the application file, from which paths in it are relative."""
-        return self.path.parent
+    def applications(self) -> tuple[StreamApplication, ...]:
+        """The applications of which this is the union, or this one."""
+        return self.parts or (self,)
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """The directory of each application file, from which Python imports its modules."""
+        return tuple(one.path.parent for one in self.applications)
+
+    def directory_of(self, one: StreamSpec | QuerySpec) -> Path:
+        """The directory of the application file with this stream or query, from which paths in it
+        are relative."""
+        of = attrgetter("streams" if isinstance(one, StreamSpec) else "queries")
+        return next(part.path.parent for part in self.applications if one.name in of(part))
 
     @property
     def has_patterns(self) -> bool:
@@ -440,10 +454,12 @@ def _digest(*words: str) -> str:
 
 
 def load_application(path: Path | str) -> StreamApplication:
-    """Read and check an application file.
+    """Read and check an application file, or a directory with one or several applications.
 
     Raises ApplicationError, which names the faulty place and what to do.
     """
     from ha_engine.query.application_file import read_application
+    from ha_engine.query.composition import read_applications
 
-    return read_application(Path(path))
+    path = Path(path)
+    return read_applications(path) if path.is_dir() else read_application(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ha_engine.errors import ApplicationError, QueryProcessFailed
 from ha_engine.query.application import PythonFunction, StreamApplication, load_application
+from ha_engine.query.layout import directories_of
 
 CHANGED = "the application file changed while the node ran; restart ha-engine run"
 
@@ -32,7 +33,7 @@ class ApplicationVersions:
     def __init__(self, path: Path) -> None:
         self._path = path
         # Spark's workers import modules from here as long as this process lives.
-        self._modules = path.resolve().parent
+        self._modules = directories_of(path)
         self._loaded: StreamApplication | None = None
 
     def holding(self, query: str, digest: str, path: Path | None = None) -> StreamApplication:
@@ -55,7 +56,7 @@ class ApplicationVersions:
 
     def _python_moved(self, now: StreamApplication) -> bool:
         functions = (isinstance(spec.text, PythonFunction) for spec in now.queries.values())
-        return now.directory != self._modules and any(functions)
+        return now.directories != self._modules and any(functions)
 
     def _load(self) -> StreamApplication:
         """Load the application file.

@@ -22,6 +22,7 @@ from ha_engine.imports import gc_paused
 from ha_engine.query.class_archive import AnyArchive, ClassArchive, NoArchive
 from ha_engine.query.failure import one_line
 from ha_engine.query.host import MemoryKills
+from ha_engine.query.layout import directories_of
 from ha_engine.query.parent_watchdog import end_without
 from ha_engine.query.session import StartingSpark, installation_of
 from ha_engine.query.settings import Settings
@@ -61,7 +62,7 @@ def _run(settings: Settings, weight: Weight, report: StartReport, kills: MemoryK
     signal.signal(signal.SIGTERM, lambda *_: _asked_to_end_at_once(classes))
     options = replace(settings.spark, java_options=classes.java_options())
     report.step(STARTING_JAVA)
-    starting = StartingSpark(options, settings.application.resolve().parent)
+    starting = StartingSpark(options, *directories_of(settings.application))
     # The import of ``process`` takes long, so it runs while Java starts.
     with gc_paused():
         from ha_engine.query.process import QueryProcess

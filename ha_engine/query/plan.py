@@ -123,7 +123,8 @@ def _stream_frame(
 ) -> DataFrame:
     if stream.log is not None and logs is not None:
         logs.serve()
-        frame = kafka_frame(spark, stream, application.directory, options(stream), logs.socket)
+        directory = application.directory_of(stream)
+        frame = kafka_frame(spark, stream, directory, options(stream), logs.socket)
         if stream.is_in_both:
             frame = _journal_frame(spark, stream, options).union(frame)
     else:

@@ -75,7 +75,7 @@ def _topics(application: StreamApplication, on_fatal: Callable[[str], object]) -
     topics = {}
     for name, stream in application.streams.items():
         if stream.log is not None:
-            options = log_options(name, stream.log, application.directory)
+            options = log_options(name, stream.log, application.directory_of(stream))
             try:
                 topics[name] = Topic(options, on_fatal)
             except SourceRefused as refused:

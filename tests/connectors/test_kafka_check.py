@@ -24,7 +24,7 @@ def checked(brokers: list[str], topic: str, home: Path) -> Finding:
     tree = {"name": "a", "streams": {"s": stream}, "queries": {"q": {"sql": "SELECT id FROM s"}}}
     (home / "app.yaml").write_text(json.dumps(tree))
     application = load_application(home / "app.yaml")
-    return log(Config(), application.streams["s"], application.directory)
+    return log(Config(), application.streams["s"], application.path.parent)
 
 
 def test_a_topic_of_a_single_broker_warns_of_its_replicas_only(

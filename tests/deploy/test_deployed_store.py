@@ -49,7 +49,7 @@ def test_node_runs_the_deployed_application_until_it_is_given_up(
     store.keep(deployed(1, archive, "reset"))
     application = application_of(config)
     assert application.archive == archive.id
-    assert application.directory.is_relative_to(config.node.data_dir)
+    assert application.path.is_relative_to(config.node.data_dir)
     assert application.queries["copies"].on_change is not None
     store.keep(None)
     assert application_of(config).archive is None

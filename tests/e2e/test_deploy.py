@@ -29,6 +29,14 @@ MORE = """
     sql: SELECT text FROM events WHERE id > 1
     sinks: [{name: table, type: postgres, table: texts, auto_create: true}]
 """
+OTHER = """
+name: orders
+streams:
+  orders:
+    schema: {id: int not null}
+queries:
+  orders: {sql: SELECT id FROM orders}
+"""
 PAUSE_SECONDS_MAX = 1.0
 
 
@@ -68,15 +76,25 @@ def _archive(node: NodeUnderTest) -> str | None:
     return found
 
 
+def origins(node: NodeUnderTest) -> dict[str, int]:
+    """By application of a node, the deployment that brought it."""
+    nodes = json.loads(app(node, "list", "--json").out)["nodes"]
+    found = {one["name"]: one["deployment"]["number"] for one in nodes["node-a"]["applications"]}
+    assert nodes["node-b"]["applications"] == nodes["node-a"]["applications"]
+    return found
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    """Applications with one query, with two, with SQL that Spark refuses, and one that is no
-    application."""
+    """Versions of an application: with one query, with two, with SQL that Spark refuses, and one
+    that is not valid; and another application, also with a stream of the first."""
     texts = {
         "first": APPLICATION,
         "second": APPLICATION + MORE,
         "refused": (APPLICATION + MORE).replace("SELECT text", "SELECT txet"),
         "broken": APPLICATION.replace("streams:", "strams:"),
+        "other": OTHER,
+        "clashing": OTHER.replace("orders:\n    schema", "Events:\n    schema"),
     }
     paths = {name: tmp_path / f"{name}.yaml" for name in texts}
     for name, path in paths.items():
@@ -92,12 +110,55 @@ def test_pair_moves_to_a_deployed_application_under_load(
         wait_until(pair.is_protected, within=PATIENCE, every=0.1)
         with SteadyProducer(pair.urls, "events") as producer:
             assert "did you mean" in app(pair.a, "deploy", str(files["broken"])).err
+            clash = "'Events' is in the applications copies and orders"
+            assert clash in app(pair.a, "deploy", str(files["clashing"])).err
             assert archives(pair) == [None, None]
-            done = app(pair.b, "deploy", str(files["second"]), "--json")
+            done = app(pair.b, "deploy", str(files["other"]), "--json")
             assert (done.code, done.err) == (0, "")
             assert json.loads(done.out)["nodes"] == ["node-a", "node-b"]
             assert archives(pair) == [json.loads(done.out)["id"]] * 2
+            assert list(origins(pair.a)) == ["copies", "orders"]
             wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        _require_whole(pair, producer)
+
+
+@pytest.mark.nightly("test_pair_moves_to_a_deployed_application_under_load adds an application")
+def test_applications_come_change_and_go_while_another_takes_events(
+    node_database: str, tmp_path: Path, files: dict[str, Path]
+) -> None:
+    pair = Pair(tmp_path, APPLICATION, node_database, RestartedNode, **ROOM, **ACCESS)
+    with running_pair(pair):
+        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        with SteadyProducer(pair.urls, "events") as producer:
+
+            def changed(*words: str) -> None:
+                done = app(pair.b, *words, "--by", "alice")
+                assert (done.code, done.err) == (0, "")
+                wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+
+            changed("deploy", str(files["other"]))
+            assert origins(pair.a) == {"copies": 1, "orders": 1}
+            changed("deploy", str(files["second"]))
+            assert origins(pair.b) == {"copies": 2, "orders": 1}
+            assert app(pair.a, "diff", str(files["other"])).code == 0
+            assert app(pair.a, "diff", str(files["first"])).code == 1
+
+            active = pair.active()
+            assert active is not None
+            assert active.send("orders", [{"id": 1}]).status_code == 200
+            assert "with --discard" in app(pair.a, "remove", "orders").err
+            assert "no application 'texts'" in app(pair.a, "remove", "texts").err
+            changed("remove", "orders", "--discard")
+            assert origins(pair.a) == {"copies": 2}
+            assert (
+                pair.a.http.post("/v1/streams/orders/events", json=[{"id": 2}]).status_code == 404
+            )
+            assert "the only application" in app(pair.a, "remove", "copies").err
+
+            changed("rollback")
+            assert origins(pair.b) == {"copies": 2, "orders": 4}
+            changed("deploy", str(files["first"]), "--only")
+            assert origins(pair.a) == {"copies": 5}
         _require_whole(pair, producer)
 
 

@@ -115,7 +115,7 @@ def runner(
         made.append(
             QueryRunner(
                 spark,
-                ApplicationVersions(application.directory / file),
+                ApplicationVersions(application.path.parent / file),
                 link,
                 reports,
                 node.outbox_directory,

@@ -221,7 +221,8 @@ def _function_frame(
         frame = _load(function)(streams)
     except ApplicationError:
         raise
-    except Exception as error:
+    # A module that exits would end the queries of all applications.
+    except (Exception, SystemExit) as error:
         raise ApplicationError(
             f"query {name}: {function.reference} raised {type(error).__name__}: {one_line(error)}"
         ) from error

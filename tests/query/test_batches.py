@@ -241,6 +241,15 @@ def test_poisoned_row_is_reported_with_its_batch_and_a_skip_passes_it(
     assert node.admitted("cast", 3).column("number").to_pylist() == [3]
 
 
+def test_a_python_module_that_exits_fails_only_its_query(
+    node: LocalNode, application: Applications, runner: Runners
+) -> None:
+    (node.directory / "mine.py").write_text("import sys\nsys.exit('no licence')\n")
+    app = application("  python: {function: 'mine:run', streams: [events]}\n")
+    runner(app).run(run_command(app.queries["python"]))
+    assert "mine:run raised SystemExit: no licence" in node.failure("python").reason
+
+
 def test_a_python_function_fails_with_its_own_exception(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:

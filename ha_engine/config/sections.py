@@ -134,8 +134,8 @@ class ReceiveConfig(Section):
     max_backlog_events: int = Field(
         default=2_000_000,
         ge=1,
-        description="Maximum number of accepted events that no query has read; at the limit "
-        "producers get 429.",
+        description="Maximum number of accepted events that a query has not read; at the limit "
+        "producers of the streams that it reads get 429.",
     )
     max_record_rows: int = Field(
         default=20_000,

@@ -43,8 +43,9 @@ class Config(Section):
     )
     application: Path = Field(
         default=Path("application.yaml"),
-        description="File of the stream application: its streams, queries and sinks. After a "
-        "deployment the node runs the deployed application instead.",
+        description="File of the stream application: its streams, queries and sinks. It may be a "
+        "directory with several in applications/NAME. After a deployment the node runs what was "
+        "deployed instead.",
     )
     node: NodeConfig = NodeConfig()
     database: DatabaseConfig = DatabaseConfig()

@@ -62,27 +62,6 @@ STRANDED = (
 )
 
 
-def describe(running: StreamApplication, store: DeployedApplications) -> list[dict[str, Any]]:
-    """Each application that this process runs, and the deployment that brought it."""
-    origins = dict[str, Origin | None]()
-    if running.archive is not None and (found := store.current()) is not None:
-        meta = found[1]
-        parts = parts_of(
-            store.archive(meta["number"]), Origin(meta["number"], meta["by"], meta["at_us"])
-        )
-        origins = {name: part.origin for name, part in parts.items()}
-    return [
-        {
-            "name": one.name,
-            "streams": list(one.streams),
-            "queries": list(one.queries),
-            "digest": one.digest,
-            "deployment": None if (origin := origins.get(one.name)) is None else asdict(origin),
-        }
-        for one in running.applications
-    ]
-
-
 async def check_request(
     config: Config, request: pb.CheckApplicationRequest
 ) -> pb.CheckApplicationReply:
@@ -118,7 +97,9 @@ class Deployments:
         self._peers, self._plans_of = peers, plans_of
         self._one_by_one = asyncio.Lock()
         self.store = DeployedApplications(config.node.data_dir)
-        self.running: Sequence[Mapping[str, Any]] = describe(running, self.store)
+        self.running: Sequence[Mapping[str, Any]] = _shown(
+            running, core.deployment.versions.deployed
+        )
 
     @property
     def deployed(self) -> Mapping[str, Any] | None:
@@ -203,11 +184,10 @@ class Deployments:
     ) -> Archive:
         """The archive of the next deployment."""
         if before is not None:
-            archive = Archive.from_text(before.archive)
-            present = parts_of(archive, Origin(before.number, before.by, before.at_us))
+            present = _parts_of(before)
             wanted = change(present)
             # An archive without a change keeps its id, so no node has to restart.
-            return archive if wanted == present else composed(wanted)
+            return Archive.from_text(before.archive) if wanted == present else composed(wanted)
         names = {one.name for one in self._running.applications}
         all_replaced = replaced is None or names <= replaced
         return composed(change({} if all_replaced else self._parts_of_file()))
@@ -293,6 +273,28 @@ class Deployments:
         log.info("application deployed", number=deployed.number, name=name, by=order.by)
         await self._committed(self._core.journal.last.sequence)
         return described(deployed)
+
+
+def _shown(running: StreamApplication, deployed: Deployed | None) -> list[dict[str, Any]]:
+    """Each application that this process runs, and the deployment that brought it. ``deployed`` is
+    the newest deployment at the start of the process."""
+    parts = _parts_of(deployed) if deployed and deployed.id == running.archive else {}
+    origins = {name: asdict(part.origin) for name, part in parts.items() if part.origin is not None}
+    return [
+        {
+            "name": one.name,
+            "streams": list(one.streams),
+            "queries": list(one.queries),
+            "digest": one.digest,
+            "deployment": origins.get(one.name),
+        }
+        for one in running.applications
+    ]
+
+
+def _parts_of(deployed: Deployed) -> dict[str, Part]:
+    archive = Archive.from_text(deployed.archive)
+    return parts_of(archive, Origin(deployed.number, deployed.by, deployed.at_us))
 
 
 def _require_startable(config: Config, application: StreamApplication) -> None:

@@ -3,6 +3,7 @@
 ``application`` has the user's application as immutable values, and does not import Spark.
 ``columns`` has the column types of a stream, as SQL and as Arrow types.
 ``application_file`` reads the application file.
+``composition`` joins several applications to one, in the directories that ``layout`` names.
 ``file_words``, ``sink_sections``, ``aggregation_section`` and ``plugin_sections`` read parts of an
 application file.
 ``application_versions`` compares the loaded application file with the version that the node runs.

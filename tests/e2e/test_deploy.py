@@ -94,7 +94,9 @@ def files(tmp_path: Path) -> dict[str, Path]:
         "refused": (APPLICATION + MORE).replace("SELECT text", "SELECT txet"),
         "broken": APPLICATION.replace("streams:", "strams:"),
         "other": OTHER,
-        "clashing": OTHER.replace("orders:\n    schema", "Events:\n    schema"),
+        "clashing": OTHER.replace("  orders:\n    schema", "  Events:\n    schema").replace(
+            "FROM orders", "FROM Events"
+        ),
     }
     paths = {name: tmp_path / f"{name}.yaml" for name in texts}
     for name, path in paths.items():
@@ -157,6 +159,17 @@ def test_applications_come_change_and_go_while_another_takes_events(
 
             changed("rollback")
             assert origins(pair.b) == {"copies": 2, "orders": 4}
+            shown = app(pair.a, "list").out.splitlines()
+            assert [line.split()[:4] for line in shown[1:]] == [
+                [node, *words]
+                for node in ("node-a", "node-b")
+                for words in (["copies", "events", "copies,"], ["orders", "orders", "orders"])
+            ]
+            stale = pair.a.http.post(
+                "/v1/application/orders/remove?expected=3",
+                headers={"Authorization": f"Bearer {TOKEN}"},
+            )
+            assert (stale.status_code, "newest deployment is 4" in stale.text) == (409, True)
             changed("deploy", str(files["first"]), "--only")
             assert origins(pair.a) == {"copies": 5}
         _require_whole(pair, producer)

@@ -50,7 +50,10 @@ _ONLY = Parameter(
     "only", "query", "Run no applications but those of the archive from then on.", bool
 )
 _DISCARD = Parameter(
-    "discard", "query", "Remove it although a sink of it does not have all output yet.", bool
+    "discard",
+    "query",
+    "Remove an application although a sink of it does not have all output yet.",
+    bool,
 )
 _NAME = Parameter("name", "path", "Name of the application.")
 _NUMBER = Parameter("number", "path", "Number of the deployment.", int)
@@ -77,7 +80,7 @@ _DEPLOY = Operation(
         **{status: answer for status, answer in requests.REFUSED.items() if status == 408},
         413: Answer(f"The archive has more than {ARCHIVE_BYTES_MAX} bytes."),
     },
-    [_BY, _ON_CHANGE, _ALLOW_ABSENT, _EXPECTED, _ONLY],
+    [_BY, _ON_CHANGE, _ALLOW_ABSENT, _EXPECTED, _DISCARD, _ONLY],
     {ZIP: bytes},
     needs_body=True,
     needs=Right.DEPLOY,
@@ -113,7 +116,7 @@ class Deploying(Protocol):
 
     async def deploy(self, archive: Archive, order: Order, *, only: bool) -> Mapping[str, Any]: ...
 
-    async def remove(self, name: str, order: Order, *, discard: bool) -> Mapping[str, Any]: ...
+    async def remove(self, name: str, order: Order) -> Mapping[str, Any]: ...
 
 
 def application_routes(
@@ -147,9 +150,8 @@ def application_routes(
         return await answer(deployed())
 
     async def remove(request: Request) -> JSONResponse:
-        order, discard = _order(request), _flag(request, "discard")
-        name = request.path_params["name"]
-        return await answer(deployments.remove(name, order, discard=discard))
+        order = _order(request)
+        return await answer(deployments.remove(request.path_params["name"], order))
 
     async def answer(deployed: Awaitable[Mapping[str, Any]]) -> JSONResponse:
         try:
@@ -196,8 +198,13 @@ def _order(request: Request) -> Order:
         raise HTTPException(400, "on_change must be keep, reset or backfill")
     if expected is not None and not re.fullmatch("[0-9]{1,18}", expected):
         raise HTTPException(400, "expected must be the number of a deployment")
-    number = None if expected is None else int(expected)
-    return Order(by, on_change, _flag(request, "allow_absent"), number)
+    return Order(
+        by,
+        on_change,
+        allow_absent=_flag(request, "allow_absent"),
+        expected=None if expected is None else int(expected),
+        discard=_flag(request, "discard"),
+    )
 
 
 def _flag(request: Request, name: str) -> bool:

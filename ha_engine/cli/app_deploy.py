@@ -40,6 +40,12 @@ OnChangeOption = Annotated[
 AbsentOption = Annotated[
     bool, typer.Option("--allow-absent", help="Deploy although a node is not connected.")
 ]
+DiscardOption = Annotated[
+    bool,
+    typer.Option(
+        "--discard", help="Remove an application although its sinks do not have all output yet."
+    ),
+]
 WaitOption = Annotated[
     float, typer.Option("--wait", min=0, help="Seconds to wait for the nodes to run it.")
 ]
@@ -54,6 +60,7 @@ def deploy(
     only: Annotated[
         bool, typer.Option("--only", help="Remove all other applications of the group.")
     ] = False,
+    discard: DiscardOption = False,
     wait: WaitOption = 300.0,
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
@@ -69,7 +76,7 @@ def deploy(
     """
     from ha_engine.deploy import pack
 
-    asked = _Asked(url, by, allow_absent, wait, output, as_json)
+    asked = _Asked(url, by, allow_absent, discard, wait, output, as_json)
     asked.deploy(pack(path), on_change=on_change, only=only)
 
 
@@ -78,10 +85,7 @@ def remove(
     url: UrlOption = LOCAL,
     by: ByOption = "operator",
     allow_absent: AbsentOption = False,
-    discard: Annotated[
-        bool,
-        typer.Option("--discard", help="Remove it although its sinks do not have all output yet."),
-    ] = False,
+    discard: DiscardOption = False,
     wait: WaitOption = 300.0,
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
@@ -92,8 +96,7 @@ def remove(
 
     Example: ha-engine app remove flights
     """
-    asked = _Asked(url, by, allow_absent, wait, output, as_json)
-    asked.remove(name, discard=discard)
+    _Asked(url, by, allow_absent, discard, wait, output, as_json).remove(name)
 
 
 def rollback(
@@ -105,6 +108,7 @@ def rollback(
     by: ByOption = "operator",
     on_change: OnChangeOption = None,
     allow_absent: AbsentOption = False,
+    discard: DiscardOption = False,
     wait: WaitOption = 300.0,
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
@@ -125,7 +129,7 @@ def rollback(
         raise ConfigError("this node has no earlier deployment; deploy a file instead")
     number = history[1]["number"] if to is None else to
     archive = Archive.from_text(fetch_archive(url, number))
-    asked = _Asked(url, by, allow_absent, wait, output, as_json)
+    asked = _Asked(url, by, allow_absent, discard, wait, output, as_json)
     # The rollback takes no deployment back that its operator has not seen.
     asked.deploy(archive, on_change=on_change, only=True, expected=history[0]["number"])
 
@@ -137,6 +141,7 @@ class _Asked:
     url: str
     by: str
     allow_absent: bool
+    discard: bool
     wait: float
     output: Any
     as_json: bool
@@ -147,15 +152,14 @@ class _Asked:
         asked = self._words | words
         self._await(lambda url: deploy_application(url, archive.content, asked))
 
-    def remove(self, name: str, *, discard: bool) -> None:
+    def remove(self, name: str) -> None:
         from ha_engine.client.admin import remove_application
 
-        asked = self._words | {"discard": discard}
-        self._await(lambda url: remove_application(url, name, asked))
+        self._await(lambda url: remove_application(url, name, self._words))
 
     @property
     def _words(self) -> dict[str, object]:
-        return {"by": self.by, "allow_absent": self.allow_absent}
+        return {"by": self.by, "allow_absent": self.allow_absent, "discard": self.discard}
 
     def _await(self, ask: Callable[[str], tuple[str, dict[str, Any]]]) -> None:
         from ha_engine.client.deploy import deploy as deploy_to_all

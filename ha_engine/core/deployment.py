@@ -465,11 +465,8 @@ class Deployment:
 
     def unfinished(self, queries: Iterable[str]) -> list[str]:
         """The queries of these that have events in no batch yet, or a batch that a sink lacks."""
-        marks = (self.marks[name] for name in queries if name in self.marks)
         return [
-            one.query
-            for one in marks
-            if one.events_pending or (one.sinks and one.published_through < one.last.number)
+            name for name in queries if name in self.marks and not self.marks[name].all_published
         ]
 
     # -- life of the queries -----------------------------------------------------------------------

@@ -378,14 +378,19 @@ class QueryMarks:
         self.outbox.add(number, size)
 
     @property
+    def all_published(self) -> bool:
+        """Whether all events are in a batch, and every sink has all batches."""
+        number = self.last.number
+        return not self.events_pending and all(one >= number for one in self.published.values())
+
+    @property
     def settled(self) -> bool:
         """Whether every sink has all output of the events so far, so that only new events bring
         more."""
         number = self.last.number
         return (
-            not self.events_pending
+            self.all_published
             and self.admitted >= number
-            and all(batch >= number for batch in self.published.values())
             and (number == self.initial.number or self._pace.empty_batch_at == math.inf)
         )
 

@@ -9,7 +9,7 @@
 """
 
 from ha_engine.deploy.archive import Archive, pack
-from ha_engine.deploy.composition import Origin, Part, changed, composed, parts_of
+from ha_engine.deploy.composition import Origin, Part, changed, composed, parts_of, parts_of_file
 from ha_engine.deploy.loading import application_of, unpacked
 from ha_engine.deploy.order import Order
 from ha_engine.deploy.requirements import differences, requirements_of
@@ -27,6 +27,7 @@ __all__ = [
     "differences",
     "pack",
     "parts_of",
+    "parts_of_file",
     "requirements_of",
     "unpacked",
 ]

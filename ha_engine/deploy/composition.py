@@ -13,9 +13,11 @@ from pathlib import PurePosixPath
 
 from pydantic import BaseModel, ValidationError
 
-from ha_engine.deploy.archive import Archive
-from ha_engine.errors import ApplicationError
+from ha_engine.deploy.archive import Archive, pack
+from ha_engine.deploy.loading import unpacked
+from ha_engine.errors import ApplicationError, DeploymentRefused
 from ha_engine.formats import strict_yaml
+from ha_engine.query.application import StreamApplication
 from ha_engine.query.file_words import Name
 from ha_engine.query.layout import APPLICATION, APPLICATIONS
 
@@ -53,6 +55,30 @@ def parts_of(archive: Archive, of: Origin | None = None) -> dict[str, Part]:
             raise ApplicationError(f"two applications of the archive have the name {name!r}")
         found[name] = Part(files, origins.get(name, of))
     return found
+
+
+def parts_of_file(running: StreamApplication) -> dict[str, Part]:
+    """The applications of the config's file, of which each node has a copy, with the files that
+    they name. ``running`` are those that this node loaded from it.
+
+    Raises DeploymentRefused if the archive would not have what runs, ApplicationError.
+    """
+    archive = pack(running.path)
+    with unpacked(archive) as application:
+        if application.digest != running.digest:
+            raise DeploymentRefused(
+                f"{running.path} changed after the start of this node; restart the nodes with it, "
+                "or deploy it first"
+            )
+    if running.has_functions and running.path.is_file():
+        # A function may import a module at its first row, long after each check.
+        beside = {one.name for one in running.path.parent.glob("*.py")} - archive.files.keys()
+        if beside:
+            raise DeploymentRefused(
+                f"{running.path} does not name {', '.join(sorted(beside))} beside it, which its "
+                "functions may import; deploy it first, in a directory with what it imports"
+            )
+    return parts_of(archive)
 
 
 def changed(present: Mapping[str, Part], sent: Mapping[str, Part]) -> dict[str, Part]:

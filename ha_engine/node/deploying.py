@@ -32,8 +32,8 @@ from ha_engine.deploy import (
     changed,
     composed,
     differences,
-    pack,
     parts_of,
+    parts_of_file,
     requirements_of,
     unpacked,
 )
@@ -42,7 +42,7 @@ from ha_engine.errors import ApplicationError, DeploymentRefused, EngineError, N
 from ha_engine.jvm import engine_jar
 from ha_engine.node.check import require_usable
 from ha_engine.node.startup import needs_jar
-from ha_engine.query.application import PythonFunction, StreamApplication
+from ha_engine.query.application import StreamApplication
 from ha_engine.sync import ApplicationChecks
 from ha_engine.types import Deployed
 from ha_engine.v1 import sync_pb2 as pb
@@ -126,12 +126,8 @@ class Deployments:
 
         return await self._deploy(change, order, replaced=None if only else set(sent))
 
-    async def remove(self, name: str, order: Order, *, discard: bool = False) -> Mapping[str, Any]:
-        """Deploy all applications but ``name``. Without ``discard``, the sinks of its queries must
-        have all output.
-
-        Returns and raises as ``deploy`` does.
-        """
+    async def remove(self, name: str, order: Order) -> Mapping[str, Any]:
+        """Deploy all applications but ``name``. Returns and raises as ``deploy`` does."""
 
         def change(present: Mapping[str, Part]) -> Mapping[str, Part]:
             if name not in present:
@@ -144,7 +140,7 @@ class Deployments:
                 )
             return {other: part for other, part in present.items() if other != name}
 
-        return await self._deploy(change, order, replaced=set(), discard=discard)
+        return await self._deploy(change, order, replaced=set())
 
     async def _deploy(
         self,
@@ -152,7 +148,6 @@ class Deployments:
         order: Order,
         *,
         replaced: Set[str] | None,
-        discard: bool = True,
     ) -> Mapping[str, Any]:
         """Deploy the present applications after ``change``, which replaces those named, or all if
         ``replaced`` is None."""
@@ -172,7 +167,7 @@ class Deployments:
             if self._core.deployment.versions.deployed != before:
                 raise DeploymentRefused("another deployment came meanwhile; deploy again")
             self._require_decided(application)
-            if not discard:
+            if not order.discard:
                 self._require_finished(application)
             return await self._append(archive, application.name, order)
 
@@ -190,18 +185,7 @@ class Deployments:
             return Archive.from_text(before.archive) if wanted == present else composed(wanted)
         names = {one.name for one in self._running.applications}
         all_replaced = replaced is None or names <= replaced
-        return composed(change({} if all_replaced else self._parts_of_file()))
-
-    def _parts_of_file(self) -> dict[str, Part]:
-        """The applications of the config's file, of which each node has a copy."""
-        archive = pack(self._running.path)
-        with unpacked(archive) as application:
-            if application.digest != self._running.digest:
-                raise DeploymentRefused(
-                    f"{self._running.path} changed after the start of this node; restart the nodes "
-                    "with it, or deploy it first"
-                )
-        return parts_of(archive)
+        return composed(change({} if all_replaced else parts_of_file(self._running)))
 
     async def _check(self, archive: Archive, application: StreamApplication) -> None:
         self._require_decided(application)
@@ -233,13 +217,16 @@ class Deployments:
             )
 
     def _require_finished(self, application: StreamApplication) -> None:
-        """Refuse the loss of what removed queries have not output yet. Raises DeploymentRefused."""
-        deployment = self._core.deployment
-        gone = [name for name in deployment.plans if name not in application.queries]
-        if unfinished := deployment.unfinished(gone):
+        """Refuse to remove an application whose queries have not output all. Raises
+        DeploymentRefused."""
+        names = {one.name for one in application.applications}
+        removed = (one for one in self._running.applications if one.name not in names)
+        # A query may have moved to another application.
+        gone = [name for one in removed for name in one.queries if name not in application.queries]
+        if unfinished := self._core.deployment.unfinished(gone):
             raise DeploymentRefused(
-                f"not all events are in the sinks of {', '.join(unfinished)}; stop the producers "
-                "and wait, or remove the application with --discard"
+                f"the deployment removes {', '.join(unfinished)}, whose sinks do not have all "
+                "output; stop the producers and wait, or give --discard"
             )
 
     def _require_decided(self, application: StreamApplication) -> None:
@@ -302,8 +289,7 @@ def _require_startable(config: Config, application: StreamApplication) -> None:
     ApplicationError, JarMissing, DeploymentRefused."""
     if needs_jar(config, application):
         engine_jar()
-    functions = (isinstance(query.text, PythonFunction) for query in application.queries.values())
-    if config.execution.on_cluster and any(functions):
+    if config.execution.on_cluster and application.has_functions:
         raise DeploymentRefused(
             "the executors of a cluster do not get the modules of a deployed application; bring "
             "the application as files to each host and worker"

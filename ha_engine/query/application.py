@@ -394,6 +394,11 @@ class StreamApplication:
         return next(part.path.parent for part in self.applications if one.name in of(part))
 
     @property
+    def has_functions(self) -> bool:
+        """Whether a query is a Python function."""
+        return any(isinstance(query.text, PythonFunction) for query in self.queries.values())
+
+    @property
     def has_patterns(self) -> bool:
         return any(query.patterns for query in self.queries.values())
 

@@ -55,8 +55,7 @@ class ApplicationVersions:
         return now
 
     def _python_moved(self, now: StreamApplication) -> bool:
-        functions = (isinstance(spec.text, PythonFunction) for spec in now.queries.values())
-        return now.directories != self._modules and any(functions)
+        return now.directories != self._modules and now.has_functions
 
     def _load(self) -> StreamApplication:
         """Load the application file.

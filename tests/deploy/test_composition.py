@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha_engine.deploy import Archive, Origin, Part, changed, composed, pack, parts_of, unpacked
+from ha_engine.deploy import (
+    Archive,
+    Origin,
+    Part,
+    changed,
+    composed,
+    pack,
+    parts_of,
+    parts_of_file,
+    unpacked,
+)
 from ha_engine.deploy.composition import ORIGINS
-from ha_engine.errors import ApplicationError
+from ha_engine.errors import ApplicationError, DeploymentRefused
+from ha_engine.query.application import load_application
 from tests.deploy.test_deployed_archive import FUNCTION, SQL, written
 
 NAMES = st.sampled_from(["flights", "orders", "texts"])
@@ -85,6 +96,27 @@ def test_application_runs_in_a_directory_of_its_own(tmp_path: Path) -> None:
         assert [one.name for one in application.applications] == ["copies", "others"]
         places = [one.relative_to(application.path) for one in application.directories]
         assert list(map(str, places)) == ["applications/copies", "applications/others"]
+
+
+def test_file_of_the_config_is_taken_into_the_archive(tmp_path: Path) -> None:
+    file = written(tmp_path, SQL, "copies.yaml")
+    found = parts_of_file(load_application(file))
+    assert found == {"copies": Part({"application.yaml": file.read_bytes()})}
+
+
+def test_file_that_changed_after_the_start_is_not_taken(tmp_path: Path) -> None:
+    running = load_application(written(tmp_path, SQL))
+    written(tmp_path, SQL.replace("SELECT id", "SELECT text"))
+    with pytest.raises(DeploymentRefused, match="changed after the start"):
+        parts_of_file(running)
+
+
+def test_functions_are_not_taken_without_the_modules_beside_them(tmp_path: Path) -> None:
+    running = load_application(written(tmp_path, FUNCTION))
+    with pytest.raises(DeploymentRefused, match=r"does not name helper\.py beside it"):
+        parts_of_file(running)
+    (tmp_path / "helper.py").unlink()
+    assert list(parts_of_file(running)["copies"].files) == ["application.yaml", "rules.py"]
 
 
 def test_error_names_the_application_in_the_archive(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@ rolled back, while the other runs under load."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,10 @@ def amounts(streams):
 @contextmanager
 def in_the_air(flights: Flights, count: int) -> Iterator[None]:
     """Send ``count`` flights, part of them while the block lasts."""
-    sending = threading.Thread(target=flights.send, args=(count,))
-    sending.start()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(flights.send, count)
         yield
-    finally:
-        sending.join()
+        sending.result()
 
 
 def query(flights: Flights, name: str) -> dict[str, Any]:

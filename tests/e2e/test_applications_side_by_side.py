@@ -3,6 +3,7 @@ rolled back, while the other runs under load."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -41,13 +42,24 @@ def amounts(streams):
     return streams["orders"].select("id", col("text").{cast}("int").alias("amount"))
 """
 
+PAUSE_SECONDS = 0.5
+
 
 @contextmanager
-def in_the_air(flights: Flights, count: int) -> Iterator[None]:
-    """Send ``count`` flights, part of them while the block lasts."""
+def in_the_air(flights: Flights) -> Iterator[None]:
+    """Send flights while the block lasts."""
+    ended = threading.Event()
+
+    def send() -> None:
+        while not ended.wait(PAUSE_SECONDS):
+            flights.send(100)
+
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(flights.send, count)
-        yield
+        sending = pool.submit(send)
+        try:
+            yield
+        finally:
+            ended.set()
         sending.result()
 
 
@@ -86,13 +98,13 @@ def test_flights_continue_beside_an_application_that_fails_changes_and_goes(
     with flying(tmp_path, node_database, **ON_DEMAND, **ACCESS) as flights:
 
         def changed(*words: str) -> None:
-            with in_the_air(flights, 2_000):
+            with in_the_air(flights):
                 done = app(flights.pair.a, *words)
             assert (done.code, done.err) == (0, "")
             wait_until(lambda: flights.pair.active() is not None, within=SPARK_SECONDS)
 
         flights.pair.wait_protected()
-        flights.send(2_000)
+        flights.send(10_000)
         changed("deploy", str(directory))
         flights.pair.wait_protected()
         order(flights, 1, "10")

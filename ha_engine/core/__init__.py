@@ -22,6 +22,7 @@ Each module imports only modules of its own row and of lower rows of this table:
                             where each batch of a query ends, when, from which events
     outbox_usage, skips, digests
                             the outbox, batches that an operator skipped, digests of batches
+    shadow                  the shadow of a query: a changed version that runs beside it
     process, queries        the query process and each query: alive, failed, started again
     lease_client, lease     what to ask the database, what answers mean, when this node may act
     verdicts, inputs, actions, messages
@@ -42,6 +43,7 @@ from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.progress import PeerTiming
 from ha_engine.core.queries import QueryPlan, QueryState, RestartPolicy
+from ha_engine.core.shadow import ShadowLimits
 
 __all__ = [
     "Core",
@@ -55,4 +57,5 @@ __all__ = [
     "QueryPlan",
     "QueryState",
     "RestartPolicy",
+    "ShadowLimits",
 ]

@@ -12,8 +12,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from ha_engine.deploy import (
     Archive,
     DeployedApplications,
     differences,
+    pack,
     requirements_of,
     unpacked,
 )
@@ -33,9 +34,11 @@ from ha_engine.deploy.store import described
 from ha_engine.errors import ApplicationError, DeploymentRefused, EngineError, NotActive
 from ha_engine.jvm import engine_jar
 from ha_engine.node.check import require_usable
+from ha_engine.node.shadowing import changed_query, require_promotable, require_same_modules
 from ha_engine.node.startup import needs_jar
 from ha_engine.query.application import PythonFunction, StreamApplication
-from ha_engine.sync import ApplicationChecks
+from ha_engine.sync import ApplicationChecks, Report
+from ha_engine.types import Deployed, Shadow
 from ha_engine.v1 import sync_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -60,7 +63,12 @@ async def check_request(
     def check() -> dict[str, str]:
         with unpacked(Archive.read(request.archive)) as application:
             _require_startable(config, application)
-            return requirements_of(application)
+            facts = requirements_of(application)
+        if request.shadow:
+            with unpacked(Archive.read(request.shadow)) as shadow:
+                _require_startable(config, shadow)
+                facts |= _facts_of_shadow(shadow)
+        return facts
 
     try:
         return pb.CheckApplicationReply(facts=await asyncio.to_thread(check))
@@ -70,7 +78,8 @@ async def check_request(
 
 class Deployments:
     """Deploys applications while this node is the active. ``plans_of`` makes the plans of an
-    application's queries. ``committed`` waits for the commit of a record, or raises NotActive."""
+    application's queries. ``committed`` waits for the commit of a record, or raises NotActive.
+    ``reports`` returns the last report of each connected peer."""
 
     def __init__(
         self,
@@ -81,10 +90,11 @@ class Deployments:
         committed: Callable[[int], Awaitable[None]],
         peers: ApplicationChecks,
         plans_of: Callable[[StreamApplication], Iterable[QueryPlan]],
+        reports: Callable[[], Mapping[str, Report]],
     ) -> None:
         self._config, self._running, self._core = config, running, core
         self._handle, self._committed = handle, committed
-        self._peers, self._plans_of = peers, plans_of
+        self._peers, self._plans_of, self._reports = peers, plans_of, reports
         self._one_by_one = asyncio.Lock()
         self.store = DeployedApplications(config.node.data_dir)
 
@@ -105,10 +115,9 @@ class Deployments:
 
         Raises DeploymentRefused, ApplicationError, ConfigError, NotActive.
         """
-        if self._one_by_one.locked():
-            raise DeploymentRefused("another deployment is under way; wait for its end")
-        async with self._one_by_one:
+        async with self._alone():
             self._require_free(allow_absent=allow_absent)
+            self._require_no_shadow()
             with ExitStack() as leaving:
                 opening = unpacked(archive, on_change)
                 application = await asyncio.to_thread(leaving.enter_context, opening)
@@ -117,13 +126,99 @@ class Deployments:
             # The check takes some seconds, so the group may have changed.
             self._require_free(allow_absent=allow_absent)
             self._require_decided(application)
-            return await self._append(archive, application.name, by, on_change)
+            asked = on.DeployAsked(
+                archive.id, application.name, by, _now(), archive.text, on_change
+            )
+            return (await self._append(asked)).number
+
+    # -- shadows (RULES.md#r38) --------------------------------------------------------------------
+
+    async def deploy_shadow(self, archive: Archive, by: str) -> Deployed:
+        """Check an application that changes one query, and run that query as a shadow on every
+        node. The application that runs now goes on.
+
+        Raises DeploymentRefused, ApplicationError, ConfigError, NotActive.
+        """
+        async with self._alone():
+            self._require_free(allow_absent=False)
+            self._require_no_shadow()
+            live = await asyncio.to_thread(self._live_archive)
+            with ExitStack() as leaving:
+                application = await asyncio.to_thread(leaving.enter_context, unpacked(archive))
+                query = changed_query(self._config, self._running, application)
+                require_same_modules(live, archive, application.queries[query])
+                log.info("checking a shadow", query=query, by=by)
+                await asyncio.to_thread(_require_startable, self._config, application)
+                here = requirements_of(self._running) | _facts_of_shadow(application)
+                await self._ask_members(live, here, archive)
+                await _plan_on_spark(application.path)
+            self._require_free(allow_absent=False)
+            self._require_no_shadow()
+            deployed = self._core.deployment.versions.deployed
+            on_change = None if deployed is None else deployed.on_change
+            name, shadow = self._running.name, (query, archive.id, archive.text)
+            asked = on.DeployAsked(live.id, name, by, _now(), live.text, on_change, shadow)
+            return await self._append(asked)
+
+    async def promote(self, query: str, by: str) -> Deployed:
+        """Let the shadow of ``query`` take its place on every node. Raises DeploymentRefused,
+        NotActive."""
+        async with self._alone():
+            self._require_free(allow_absent=False)
+            require_promotable(self._core, self._config, query, self._reports())
+            deployed, shadow = self._shadow_of(query)
+            asked = on.DeployAsked(
+                shadow.id, deployed.name, by, _now(), shadow.archive, promotes=shadow.name
+            )
+            return await self._append(asked)
+
+    async def discard(self, query: str, by: str) -> Deployed:
+        """End the shadow of ``query`` on every node. Raises DeploymentRefused, NotActive."""
+        async with self._alone():
+            self._require_free(allow_absent=True)
+            deployed, _ = self._shadow_of(query)
+            asked = on.DeployAsked(
+                deployed.id, deployed.name, by, _now(), deployed.archive, deployed.on_change
+            )
+            return await self._append(asked)
+
+    def _shadow_of(self, query: str) -> tuple[Deployed, Shadow]:
+        deployed = self._core.deployment.versions.deployed
+        if deployed is None or deployed.shadow is None or deployed.shadow.query != query:
+            raise DeploymentRefused(f"query {query} has no shadow; deploy one with --shadow")
+        return deployed, deployed.shadow
+
+    def _require_no_shadow(self) -> None:
+        deployed = self._core.deployment.versions.deployed
+        if deployed is not None and deployed.shadow is not None:
+            query = deployed.shadow.query
+            raise DeploymentRefused(
+                f"a shadow runs beside query {query}; end it first: ha-engine query promote "
+                f"{query}, or ha-engine query discard {query}"
+            )
+
+    def _live_archive(self) -> Archive:
+        """The archive of the application that runs now. Raises ApplicationError."""
+        deployed = self._core.deployment.versions.deployed
+        if deployed is None:
+            return pack(self._config.application)
+        return Archive.from_text(deployed.archive)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Refuse a second deployment while one is under way. Raises DeploymentRefused."""
+        if self._one_by_one.locked():
+            raise DeploymentRefused("another deployment is under way; wait for its end")
+        async with self._one_by_one:
+            yield
+
+    # -- checks ------------------------------------------------------------------------------------
 
     async def _check(self, archive: Archive, application: StreamApplication) -> None:
         self._require_decided(application)
         _require_same_columns(self._running, application)
         await asyncio.to_thread(_require_startable, self._config, application)
-        await self._ask_members(archive, application)
+        await self._ask_members(archive, requirements_of(application))
         await _plan_on_spark(application.path)
 
     def _require_free(self, *, allow_absent: bool) -> None:
@@ -133,6 +228,11 @@ class Deployments:
         row = core.lease.row
         if row is not None and row.paused:
             raise DeploymentRefused("failover is paused; run: ha-engine resume")
+        if (promoting := core.deployment.promoting) is not None:
+            raise DeploymentRefused(
+                f"the shadow of query {promoting} takes its place now; wait until every node "
+                "runs it"
+            )
         absent = sorted(set(self._config.event_sync.peers) - core.role_machine.connected)
         if absent and not allow_absent:
             raise DeploymentRefused(
@@ -148,12 +248,14 @@ class Deployments:
         if stranded := deployment.stranded(plans):
             raise DeploymentRefused(STRANDED + ", ".join(stranded))
 
-    async def _ask_members(self, archive: Archive, application: StreamApplication) -> None:
+    async def _ask_members(
+        self, archive: Archive, here: Mapping[str, str], shadow: Archive | None = None
+    ) -> None:
         """Require that each connected peer could run the application, with the same plug-ins and
-        modules. Raises DeploymentRefused, ConfigError."""
-        here = requirements_of(application)
+        modules, and the shadow. Raises DeploymentRefused, ConfigError."""
+        beside = b"" if shadow is None else shadow.content
         for peer in sorted(self._core.role_machine.connected):
-            reply = await self._peers.ask(peer, archive.content)
+            reply = await self._peers.ask(peer, archive.content, beside)
             if reply.problem:
                 raise DeploymentRefused(f"{peer} cannot run the application: {reply.problem}")
             if differing := differences(here, reply.facts):
@@ -162,16 +264,24 @@ class Deployments:
                     f"from this node's: {'; '.join(differing)}"
                 )
 
-    async def _append(self, archive: Archive, name: str, by: str, on_change: str | None) -> int:
+    async def _append(self, asked: on.DeployAsked) -> Deployed:
         before = self._core.journal.last.sequence
-        now = time.time_ns() // 1000
-        self._handle(on.DeployAsked(archive.id, name, by, now, archive.text, on_change))
+        self._handle(asked)
         deployed = self._core.deployment.versions.deployed
         if self._core.journal.last.sequence == before or deployed is None:
             raise NotActive(self._core.why_no_order() or self._core.reason)
-        log.info("application deployed", number=deployed.number, name=name, by=by)
+        log.info("application deployed", number=deployed.number, name=asked.name, by=asked.by)
         await self._committed(self._core.journal.last.sequence)
-        return deployed.number
+        return deployed
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _facts_of_shadow(shadow: StreamApplication) -> dict[str, str]:
+    """An older release answers without these facts, so that no shadow begins beside it."""
+    return {f"{what} of the shadow": fact for what, fact in requirements_of(shadow).items()}
 
 
 def _require_startable(config: Config, application: StreamApplication) -> None:

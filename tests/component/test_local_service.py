@@ -62,6 +62,9 @@ class Recorder:
     def skipped(self, query: str, number: int) -> bool:
         return False
 
+    def may_admit(self, query: str, lineage: str) -> bool:
+        return True
+
     def may_be_of_other_code(self, query: str, number: int) -> bool:
         return number <= self.changed_after
 

@@ -19,6 +19,7 @@ from ha_engine.deploy import Archive, DeployedApplications
 from ha_engine.deploy.archive import ARCHIVE_BYTES_MAX
 from ha_engine.errors import ApplicationError, EngineError, NotActive
 from ha_engine.query.application import StreamApplication
+from ha_engine.types import Deployed
 from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
 
 ZIP = "application/zip"
@@ -36,6 +37,9 @@ _ON_CHANGE = Parameter(
 )
 _ALLOW_ABSENT = Parameter(
     "allow_absent", "query", "Deploy although a node of the group is not connected.", bool
+)
+_AS_SHADOW = Parameter(
+    "shadow", "query", "Run the one changed query beside the live one, and publish nothing.", bool
 )
 _NUMBER = Parameter("number", "path", "Number of the deployment.", int)
 _SHOW = Operation(
@@ -58,7 +62,7 @@ _DEPLOY = Operation(
         **{status: answer for status, answer in requests.REFUSED.items() if status == 408},
         413: Answer(f"The archive has more than {ARCHIVE_BYTES_MAX} bytes."),
     },
-    [_BY, _ON_CHANGE, _ALLOW_ABSENT],
+    [_BY, _ON_CHANGE, _ALLOW_ABSENT, _AS_SHADOW],
     {ZIP: bytes},
     needs_body=True,
     needs=Right.DEPLOY,
@@ -85,7 +89,8 @@ class Deploying(Protocol):
 
     async def deploy(
         self, archive: Archive, by: str, on_change: str | None, *, allow_absent: bool
-    ) -> int: ...
+    ) -> Deployed: ...
+    async def deploy_shadow(self, archive: Archive, by: str) -> Deployed: ...
 
 
 def application_routes(
@@ -109,18 +114,27 @@ def application_routes(
     async def deploy(request: Request) -> JSONResponse:
         content = await requests.read_bytes(request, ARCHIVE_BYTES_MAX)
         by, on_change, allow_absent = _asked(request)
+        shadow = _flag(request, "shadow")
+        if shadow and (allow_absent or on_change is not None):
+            raise HTTPException(
+                400, "a shadow runs on every node and begins empty: no allow_absent, no on_change"
+            )
         try:
             archive = await asyncio.to_thread(Archive.read, content)
-            number = await deployments.deploy(archive, by, on_change, allow_absent=allow_absent)
+            if shadow:
+                deployed = await deployments.deploy_shadow(archive, by)
+            else:
+                deployed = await deployments.deploy(
+                    archive, by, on_change, allow_absent=allow_absent
+                )
         except NotActive as error:
             return JSONResponse({"error": str(error), "active": core.lease.active_url}, 409)
         except ApplicationError as error:
             return JSONResponse({"error": str(error)}, 400)
         except EngineError as error:
             return JSONResponse({"error": str(error), "active": None}, 409)
-        deployed = deployments.deployed
-        name = "" if deployed is None else deployed["name"]
-        return JSONResponse({"number": number, "id": archive.id, "name": name})
+        number, name = deployed.number, deployed.name
+        return JSONResponse({"number": number, "id": deployed.runs, "name": name})
 
     async def archive(request: Request) -> JSONResponse:
         number = _number(request)
@@ -148,11 +162,15 @@ def _asked(request: Request) -> tuple[str, str | None, bool]:
     """The parameters by, on_change and allow_absent. Raises HTTPException."""
     given = request.query_params
     by, on_change = given.get("by", "operator"), given.get("on_change")
-    absent = given.get("allow_absent", "false")
     if not by or len(by) > 128 or not by.isprintable():
         raise HTTPException(400, "by must be a name of at most 128 characters")
     if on_change not in (None, "keep", "reset"):
         raise HTTPException(400, "on_change must be keep or reset")
-    if absent not in ("true", "false"):
-        raise HTTPException(400, "allow_absent must be true or false")
-    return by, on_change, absent == "true"
+    return by, on_change, _flag(request, "allow_absent")
+
+
+def _flag(request: Request, name: str) -> bool:
+    given = request.query_params.get(name, "false")
+    if given not in ("true", "false"):
+        raise HTTPException(400, f"{name} must be true or false")
+    return given == "true"

@@ -15,6 +15,7 @@ from ha_engine.cli.formats import FormatOption, JsonOption, show
 from ha_engine.cli.status import LOCAL, UrlOption
 
 if TYPE_CHECKING:
+    from ha_engine.client.deploy import Rolled
     from ha_engine.deploy import Archive
 
 DIFFERENT_EXIT_CODE = 1
@@ -46,6 +47,13 @@ WaitOption = Annotated[
 
 def deploy(
     path: PathArgument,
+    shadow: Annotated[
+        bool,
+        typer.Option(
+            "--shadow",
+            help="Run the one changed query beside the live one; its rows go to no sink.",
+        ),
+    ] = False,
     url: UrlOption = LOCAL,
     by: ByOption = "operator",
     on_change: OnChangeOption = None,
@@ -60,11 +68,14 @@ def deploy(
     modules. If one refuses, nothing has changed. Then the nodes restart with the application, one
     after the other, while events are taken.
 
+    With --shadow, compare the changed query with the live one by 'ha-engine query compare', and end
+    with 'ha-engine query promote' or 'ha-engine query discard'.
+
     Example: ha-engine app deploy flights.yaml --url http://node-a:8080
     """
     from ha_engine.deploy import pack
 
-    _deploy(pack(path), url, by, on_change, allow_absent, wait, output, as_json)
+    _deploy(pack(path), url, by, on_change, allow_absent, wait, output, as_json, shadow)
 
 
 def rollback(
@@ -108,9 +119,8 @@ def _deploy(
     wait: float,
     output: Any,
     as_json: bool,
+    shadow: bool = False,
 ) -> None:
-    from dataclasses import asdict
-
     from ha_engine.client.deploy import deploy as deploy_to_all
 
     rolled = deploy_to_all(
@@ -121,7 +131,13 @@ def _deploy(
         allow_absent=allow_absent,
         seconds=wait,
         say=lambda line: typer.echo(line, err=True) if sys.stderr.isatty() else None,
+        shadow=shadow,
     )
+    print_rolled(rolled, output, as_json)
+
+
+def print_rolled(rolled: Rolled, output: Any, as_json: bool) -> None:
+    from dataclasses import asdict
 
     def sentence() -> None:
         line = f"deployment {rolled.number} of {rolled.name} runs on {', '.join(rolled.nodes)}"
@@ -165,7 +181,7 @@ def _print_nodes(nodes: Mapping[str, Mapping[str, Any] | None]) -> None:
 def _deployment_of(found: Mapping[str, Any]) -> tuple[str, str]:
     """The deployment that a node runs, and who deployed it."""
     deployed = found["deployed"]
-    if deployed is not None and deployed["id"] == found["archive"]:
+    if deployed is not None and deployed.get("runs", deployed["id"]) == found["archive"]:
         return str(deployed["number"]), deployed["by"]
     if deployed is not None:
         return f"moves to {deployed['number']}", deployed["by"]
@@ -187,12 +203,24 @@ def history(
 
 def _print_history(found: list[Mapping[str, Any]]) -> None:
     _print_table(
-        ("number", "at", "application", "by", "id"),
+        ("number", "at", "application", "by", "id", ""),
         (
-            (str(one["number"]), _time(one["at_us"]), one["name"], one["by"], one["id"][:8])
+            (
+                str(one["number"]),
+                _time(one["at_us"]),
+                one["name"],
+                one["by"],
+                one["id"][:8],
+                _shadow(one),
+            )
             for one in found
         ),
     )
+
+
+def _shadow(one: Mapping[str, Any]) -> str:
+    """The query that has a shadow in a deployment."""
+    return f"shadow of {one['shadow']['query']}" if "shadow" in one else ""
 
 
 def _time(at_us: int) -> str:

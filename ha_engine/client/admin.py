@@ -99,7 +99,13 @@ def fetch_archive(url: str, number: int) -> str:
 
 
 def deploy_application(
-    url: str, archive: bytes, by: str, on_change: str | None, *, allow_absent: bool
+    url: str,
+    archive: bytes,
+    by: str,
+    on_change: str | None,
+    *,
+    allow_absent: bool,
+    shadow: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     """Deploy an application to the group of the node at ``url``; return the active's URL and its
     answer, which comes after the check of the application, however long that takes.
@@ -108,8 +114,27 @@ def deploy_application(
     """
     asked = {"by": by, "allow_absent": str(allow_absent).lower()}
     asked |= {} if on_change is None else {"on_change": on_change}
+    asked |= {"shadow": "true"} if shadow else {}
     active, status, answered = _ask_active(url, f"/v1/application?{urlencode(asked)}", archive)
     return active, _accepted(status, answered, httpx.codes.OK)
+
+
+def ask_shadow(url: str, query: str, what: str, by: str) -> tuple[str, dict[str, Any]]:
+    """``promote`` or ``discard`` the shadow of ``query`` through the node at ``url``; return the
+    active's URL and its answer.
+
+    Raises EngineError with the active's reason when it refuses, NodeUnreachable.
+    """
+    path = f"/v1/queries/{quote(query, safe='')}/{what}?{urlencode({'by': by})}"
+    active, status, answered = _ask_active(url, path, None)
+    return active, _accepted(status, answered, httpx.codes.OK)
+
+
+def compare_shadow(url: str, query: str, batches: int, rows: int) -> dict[str, Any]:
+    """Compare a query with its shadow on the node at ``url``. Raises EngineError if it has none,
+    NodeUnreachable."""
+    asked = urlencode({"batches": batches, "rows": rows})
+    return _read(url, f"/v1/queries/{quote(query, safe='')}/compare?{asked}")
 
 
 def _read(url: str, path: str) -> dict[str, Any]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from ha_engine.client.admin import deploy_application, fetch_application, fetch_cluster
+from ha_engine.client.admin import (
+    ask_shadow,
+    deploy_application,
+    fetch_application,
+    fetch_cluster,
+)
 from ha_engine.errors import EngineError, NodeUnreachable
 
 ASK_SECONDS = 0.2
@@ -33,15 +39,40 @@ def deploy(
     allow_absent: bool,
     seconds: float,
     say: Callable[[str], None] = lambda line: None,
+    shadow: bool = False,
 ) -> Rolled:
-    """Deploy an application through any node, and wait until each connected node runs it.
+    """Deploy an application, or its changed query as a ``shadow``, through any node, and wait until
+    each connected node runs it.
 
     ``say`` gets a line for each step. Raises EngineError with the reason if the active refuses, and
     then nothing has changed, or if the nodes take longer than ``seconds`` to move to the
     application, NodeUnreachable.
     """
     say("the active checks the application on Spark, and asks the other nodes")
-    active, accepted = deploy_application(url, archive, by, on_change, allow_absent=allow_absent)
+    active, accepted = deploy_application(
+        url, archive, by, on_change, allow_absent=allow_absent, shadow=shadow
+    )
+    return _await_nodes(url, active, accepted, seconds, say)
+
+
+def order_shadow(
+    url: str,
+    query: str,
+    what: str,
+    by: str,
+    *,
+    seconds: float,
+    say: Callable[[str], None] = lambda line: None,
+) -> Rolled:
+    """``promote`` or ``discard`` the shadow of ``query``, and wait as ``deploy`` does. Raises the
+    errors of ``deploy``."""
+    active, accepted = ask_shadow(url, query, what, by)
+    return _await_nodes(url, active, accepted, seconds, say)
+
+
+def _await_nodes(
+    url: str, active: str, accepted: dict[str, Any], seconds: float, say: Callable[[str], None]
+) -> Rolled:
     say(f"deployment {accepted['number']} is in the journal of every member")
     urls = {active, url, *_urls(active)}
     nodes = dict[str, str]()

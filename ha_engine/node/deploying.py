@@ -106,9 +106,9 @@ class Deployments:
 
     async def deploy(
         self, archive: Archive, by: str, on_change: str | None = None, *, allow_absent: bool = False
-    ) -> int:
-        """Check and deploy an application. Return the number of the deployment, once every member
-        has its record. Nothing has changed if this raises an error.
+    ) -> Deployed:
+        """Check and deploy an application. Return the deployment, once every member has its record.
+        Nothing has changed if this raises an error.
 
         ``on_change`` is as in ``types.Deployed``. Without ``allow_absent`` each peer of the config
         must be connected.
@@ -129,7 +129,7 @@ class Deployments:
             asked = on.DeployAsked(
                 archive.id, application.name, by, _now(), archive.text, on_change
             )
-            return (await self._append(asked)).number
+            return await self._append(asked)
 
     # -- shadows (RULES.md#r38) --------------------------------------------------------------------
 

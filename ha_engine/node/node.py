@@ -22,6 +22,7 @@ from ha_engine.api.output import OutputReader
 from ha_engine.api.page import WithPage
 from ha_engine.api.prometheus import NodeMetrics
 from ha_engine.api.server import WebServer
+from ha_engine.api.shadows import Comparison
 from ha_engine.api.status import Queues, Stages, status_of
 from ha_engine.api.status_body import Status
 from ha_engine.api.turns import Turns
@@ -435,7 +436,13 @@ class Node:
             self.aggregations,
             self.application,
             self.deployments,
-            OutputReader(tuple(core.deployment.marks), self.published, lambda: core.group_id or ""),
+            OutputReader(
+                tuple(core.deployment.marks),
+                self.published,
+                lambda: core.group_id or "",
+                keeps_batches=self.config.observe.keep_batches > 0,
+            ),
+            Comparison(core, self.outbox, self.published),
             self.config.group,
             access,
             names,

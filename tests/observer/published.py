@@ -77,7 +77,7 @@ class PublishingNode:
         async def cluster(request: Request) -> Response:
             return JSONResponse({"group": "g", "nodes": {}})
 
-        reader = OutputReader((QUERY,), self.kept, lambda: self.group_id)
+        reader = OutputReader((QUERY,), self.kept, lambda: self.group_id, keeps_batches=True)
         show = {name: Operation(name, name, {200: Answer("")}, needs=Right.READ) for name in "sc"}
         routes = [
             OperationRoute("/v1/status", status, show["s"], "GET"),

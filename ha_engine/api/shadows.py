@@ -204,28 +204,34 @@ def shadow_routes(core: Core, comparison: Comparison, shadows: Shadowing) -> lis
         rows = _number(request, "rows", 5, 0, ROWS_MAX)
         return _Json(await comparison.of(request.path_params["query"], batches, rows))
 
-    def ordered(order: Callable[[str, str], Awaitable[Deployed]]) -> Any:
-        async def respond(request: Request) -> JSONResponse:
-            by = request.query_params.get("by", "operator")
-            if not by or len(by) > 128 or not by.isprintable():
-                raise HTTPException(400, "by must be a name of at most 128 characters")
-            try:
-                deployed = await order(request.path_params["query"], by)
-            except NotActive as error:
-                return JSONResponse({"error": str(error), "active": core.lease.active_url}, 409)
-            except EngineError as error:
-                return JSONResponse({"error": str(error), "active": None}, 409)
-            number, name = deployed.number, deployed.name
-            return JSONResponse({"number": number, "id": deployed.runs, "name": name})
+    async def promote(request: Request) -> Response:
+        return await _ordered(request, core, shadows.promote)
 
-        return respond
+    async def discard(request: Request) -> Response:
+        return await _ordered(request, core, shadows.discard)
 
     path = "/v1/queries/{query}"
     return [
         OperationRoute(f"{path}/compare", compare, _COMPARE, "GET"),
-        OperationRoute(f"{path}/promote", ordered(shadows.promote), _PROMOTE, "POST"),
-        OperationRoute(f"{path}/discard", ordered(shadows.discard), _DISCARD, "POST"),
+        OperationRoute(f"{path}/promote", promote, _PROMOTE, "POST"),
+        OperationRoute(f"{path}/discard", discard, _DISCARD, "POST"),
     ]
+
+
+async def _ordered(
+    request: Request, core: Core, order: Callable[[str, str], Awaitable[Deployed]]
+) -> Response:
+    by = request.query_params.get("by", "operator")
+    if not by or len(by) > 128 or not by.isprintable():
+        raise HTTPException(400, "by must be a name of at most 128 characters")
+    try:
+        deployed = await order(request.path_params["query"], by)
+    except NotActive as error:
+        return JSONResponse({"error": str(error), "active": core.lease.active_url}, 409)
+    except EngineError as error:
+        return JSONResponse({"error": str(error), "active": None}, 409)
+    number, name = deployed.number, deployed.name
+    return JSONResponse({"number": number, "id": deployed.runs, "name": name})
 
 
 def _number(request: Request, name: str, default: int, least: int, most: int) -> int:

@@ -18,11 +18,11 @@ Each module imports only modules of its own row and of lower rows of this table:
     retention               which records the journal may trim
     journal_state, base     how far this journal is, and the state that trimmed records left
     deployment, versions    which queries run, from which definition and which records on
+    shadow                  the shadow of a query: a changed version that runs beside it
     marks, pace, pending_events
                             where each batch of a query ends, when, from which events
     outbox_usage, skips, digests
                             the outbox, batches that an operator skipped, digests of batches
-    shadow                  the shadow of a query: a changed version that runs beside it
     process, queries        the query process and each query: alive, failed, started again
     lease_client, lease     what to ask the database, what answers mean, when this node may act
     verdicts, inputs, actions, messages

@@ -43,7 +43,7 @@ def replay(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate)
         core.replay(record)
         if isinstance(record.body, Events):
             gate.replay(record)
-    _prepare_shadows(outbox, core)
+    prepare_shadows(outbox, core)
     for name, marks in deployment.marks.items():
         floor = marks.set_outbox_floor(outbox.first(name), outbox.trimmed_through(name))
         outbox.set_outbox_floor(name, floor)
@@ -61,7 +61,7 @@ def replay(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate)
     log.info("journal read", last=str(core.journal.last), seconds=seconds)
 
 
-def _prepare_shadows(outbox: Outbox, core: Core) -> None:
+def prepare_shadows(outbox: Outbox, core: Core) -> None:
     """Let the outbox of a query continue with that of its promoted shadow, restore the running
     shadow, and delete what others left (RULES.md#r38)."""
     deployment, deployed = core.deployment, core.deployment.versions.deployed

@@ -204,7 +204,8 @@ def test_single_node_continues_with_the_deployed_application() -> None:
     world.feed(on.DeployAsked("archive 1", "application", "alice", 0, ""))
     world.settle()
     assert not world.alive
-    assert world.disk.archive == "archive 1"
+    assert world.disk.deployed is not None
+    assert world.disk.deployed.id == "archive 1"
     world.start()
     world.settle()
     assert world.core.role.value == "active"

@@ -387,10 +387,24 @@ class Deployment:
         of, digest = self.versions.of, self.versions.application
         if digest is None or query not in of or of[query].partitions == partitions:
             return None
-        if query == self.promoting or (self.shadow and self.shadow.record.query == query):
-            return None  # the state of the shadow has the former number
+        if self.why_not_rescaled(query) is not None:
+            return None
         rescaled = {**of, query: replace(of[query], partitions=partitions)}
         return Application(digest, tuple(rescaled[name] for name in self.plans if name in rescaled))
+
+    def why_not_rescaled(self, query: str) -> str | None:
+        """The reason why the number of a query's partitions must stay, or None. The state of a
+        shadow has the number with which it began (RULES.md#r38)."""
+        deployed = self.versions.deployed
+        shadow = None if deployed is None else deployed.shadow
+        if shadow is not None and query in (shadow.query, shadow.name):
+            return (
+                f"a shadow runs beside query {shadow.query}; promote or discard it before you "
+                "rescale the query"
+            )
+        if query == self.promoting:
+            return f"the shadow of query {query} takes its place now; try again later"
+        return None
 
     # -- marks and batches -------------------------------------------------------------------------
 

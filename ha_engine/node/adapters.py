@@ -181,6 +181,9 @@ class OperatorRequests:
         return refusal or ""
 
     def skip(self, query: str, by: str) -> str:
+        if SHADOW_SIGN in query:
+            live = query.partition(SHADOW_SIGN)[0]
+            return f"{query} runs the batches of query {live}; retry it, or discard it"
         refusal = self._why_not(query, "skip", needs_active=True)
         if not refusal:
             self.handle(on.SkipAsked(query, by))
@@ -193,7 +196,9 @@ class OperatorRequests:
         return refusal
 
     def rescale(self, query: str, partitions: int) -> str:
+        deployment = self.core.deployment
         refusal = self.core.why_no_order() or self.no_rescale
+        refusal = refusal or deployment.why_not_rescaled(query) or ""
         if not refusal:
             self.handle(on.RescaleAsked(query, partitions))
         return refusal

@@ -34,6 +34,7 @@ PROMOTED = Deployed(
     2, "new", "application", "alice", 0, "", promoted=replace(SHADOW, id="", archive="")
 )
 LIVE = (Application("a", (QueryVersion("q", "a", Mark("q", 0, 0)),)), Events("s", 1, 0), FIRST)
+IN_FORCE = Application("b", (QueryVersion("q", "b", FIRST, promoted=1),))
 LINEAGE = "journal:1~"
 
 
@@ -190,8 +191,7 @@ def test_nothing_is_deployed_until_a_promotion_is_in_force() -> None:
     other = on.DeployAsked("third", "application", "bob", 0, "")
     assert of.promoting == "q"
     assert of.deploy(other, 100) is None
-    in_force = Application("b", (QueryVersion("q", "b", FIRST, promoted=1),))
-    of.apply(Record(Position(1, 6), 0, in_force), mine=True)
+    of.apply(Record(Position(1, 6), 0, IN_FORCE), mine=True)
     assert of.promoting is None
     later = of.deploy(other, 100)
     assert later is not None
@@ -204,7 +204,7 @@ def test_each_node_continues_the_checkpoint_of_its_shadow(mine: bool) -> None:
     assert runs(of) == {}
     assert of.must_not_run("q")
     change = of.change(6)
-    assert change == Application("b", (QueryVersion("q", "b", FIRST, promoted=1),))
+    assert change == IN_FORCE
     of.apply(Record(Position(1, 7), 0, change), mine=mine)
     of.restore_admitted("q", 2, 1, 100)
     (run,) = runs(of).values()
@@ -224,8 +224,7 @@ def test_no_run_of_the_code_before_adds_a_batch_after_a_promotion() -> None:
     assert answered(control) == []
     assert not of.may_admit("q", "journal:1", "journal")
     assert not of.may_admit("q~1", LINEAGE, "journal")
-    in_force = Application("b", (QueryVersion("q", "b", FIRST, promoted=1),))
-    of.apply(Record(Position(1, 8), 0, in_force), mine=True)
+    of.apply(Record(Position(1, 8), 0, IN_FORCE), mine=True)
     assert not of.may_admit("q", "journal:1", "journal")
     assert of.may_admit("q", "journal:8", "journal")
 
@@ -240,8 +239,7 @@ def test_process_of_the_code_before_goes_on_until_another_takes_over() -> None:
 
 
 def test_base_keeps_the_promotion_and_the_beginning_of_its_state() -> None:
-    in_force = Application("b", (QueryVersion("q", "b", FIRST, promoted=1),))
-    bodies = (EpochStart("a", "p"), *LIVE, BEGUN, PROMOTED, in_force)
+    bodies = (EpochStart("a", "p"), *LIVE, BEGUN, PROMOTED, IN_FORCE)
     of = Deployment("b", (plan("b"),), LIMITS, RestartPolicy(), PROMOTED.runs)
     journal = JournalState(of, "a")
     for sequence, body in enumerate(bodies, 1):
@@ -255,3 +253,12 @@ def test_base_keeps_the_promotion_and_the_beginning_of_its_state() -> None:
 def test_rescale_waits_until_the_shadow_has_ended() -> None:
     of, _ = node(*LIVE, BEGUN)
     assert of.rescale("q", 8) is None
+    reason = of.why_not_rescaled("q")
+    assert reason is not None
+    assert "promote or discard" in reason
+    of.apply(Record(Position(1, 5), 0, PROMOTED), mine=True)
+    reason = of.why_not_rescaled("q")
+    assert reason is not None
+    assert "takes its place now" in reason
+    of.apply(Record(Position(1, 6), 0, IN_FORCE), mine=True)
+    assert of.why_not_rescaled("q") is None

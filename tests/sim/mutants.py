@@ -63,6 +63,7 @@ HUNTED = (
         "min(live.admitted, live.last.number)",
         "live.last.number",
     ),
+    _hunted_shadowed(21, "versions", "Versions.apply", "self.adopting[name] = shadow", "pass"),
     _hunted_shadowed(4, "deployment", "Deployment.need", "self.shadow is None", "True"),
     _hunted_shadowed(6, "deployment", "Deployment._next_version", "promoted is not None", "False"),
     _hunted_deployed(

@@ -175,7 +175,8 @@ class Comparison:
         if not found:
             return "this node no longer has a batch of both; wait for the next one"
         if shadow.behind:
-            return f"the shadow is {shadow.behind} batches behind the live query"
+            live = shadow.admitted + shadow.behind
+            return f"the shadow is at batch {shadow.admitted}, and the live query at batch {live}"
         return None
 
 

@@ -118,9 +118,9 @@ def _shadow(status: dict[str, Any]) -> dict[str, str]:
     found = status.get("shadow")
     if not found:
         return {}
-    behind = f"{found['behind_batches']} batches behind" if found["behind_batches"] else "level"
+    behind = f", {found['behind_batches']} behind the live query" if found["behind_batches"] else ""
     style = _STATE_STYLES.get(found["state"], "")
-    text = f"[{style}]{found['state']}[/] at batch {found['batch']}, {behind}"
+    text = f"[{style}]{found['state']}[/] at batch {found['batch']}{behind}"
     reason = f": {escape(found['reason'])}" if found["reason"] else ""
     return {f"shadow of {found['query']}": text + reason}
 

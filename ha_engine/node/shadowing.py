@@ -27,6 +27,8 @@ def changed_query(config: Config, live: StreamApplication, wanted: StreamApplica
     DeploymentRefused."""
     if config.execution.on_cluster:
         raise DeploymentRefused("a shadow is not possible on a cluster yet")
+    if config.checkpoint_url:
+        raise DeploymentRefused("a shadow is not possible with checkpoints on object storage yet")
     if {name: _inputs(one) for name, one in live.streams.items()} != {
         name: _inputs(one) for name, one in wanted.streams.items()
     }:

@@ -132,9 +132,10 @@ class NodeStorage:
         return self._writer.run_exclusive(lambda: self._journal.bind_group(group_id))
 
     def trim_outbox(self, query: str, through: int) -> None:
-        first = max(self._outbox.floor(query), through - self._published.batches_max) + 1
-        for number in range(first, through + 1):
-            self._keep_for_observers(query, number)
+        if SHADOW_SIGN not in query:  # no sink has the batches of a shadow
+            first = max(self._outbox.floor(query), through - self._published.batches_max) + 1
+            for number in range(first, through + 1):
+                self._keep_for_observers(query, number)
         self._outbox.trim(query, through)
 
     async def keep_application(self, deployed: Deployed | None) -> None:

@@ -7,10 +7,12 @@ row in the sink shows which code made it and from which state.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import create_engine, text
 
@@ -92,32 +94,115 @@ def pair(node_database: str, tmp_path: Path) -> Pair:
     return Pair(tmp_path, APPLICATION, node_database, CountingNode, **ACCESS)
 
 
-@pytest.fixture
-def changed(tmp_path: Path) -> Path:
+def begin(pair: Pair, tmp_path: Path, version: str) -> None:
+    """Run ``version`` of the query in shadow, on both nodes."""
     path = tmp_path / "changed.yaml"
-    path.write_text(APPLICATION.replace("v1", "v2"))
-    return path
+    path.write_text(APPLICATION.replace("v1", version))
+    done = app(pair.a, "deploy", "--shadow", str(path))
+    assert (done.code, done.err) == (0, "")
+
+
+def wait_for_more(producer: SteadyProducer, events: int = 50) -> None:
+    count = producer.acked
+    wait_until(lambda: producer.acked > count + events, within=PATIENCE, every=0.1)
+
+
+def require_no_shadow(pair: Pair) -> None:
+    assert shadows(pair) == [None, None]
+    for node in pair.nodes.values():
+        assert not list((node.data_dir / "outbox").glob("*~*"))
+        assert "a batch differs" not in node.log_text()
+
+
+def deployments(pair: Pair) -> set[int]:
+    """The numbers of the deployments that the journals of the nodes have."""
+    found = [node.http.get("/v1/application").json()["deployed"] for node in pair.nodes.values()]
+    return {one["number"] for one in found if one is not None}
 
 
 def test_a_promoted_shadow_continues_the_output_of_its_query_under_load(
-    pair: Pair, changed: Path
+    pair: Pair, tmp_path: Path
 ) -> None:
     with running_pair(pair):
-        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        pair.wait_protected()
         with SteadyProducer(pair.urls, "events") as producer:
-            wait_until(lambda: producer.acked > 50, within=PATIENCE, every=0.1)
-            done = app(pair.a, "deploy", "--shadow", str(changed))
-            assert (done.code, done.err) == (0, "")
+            wait_for_more(producer)
+            begin(pair, tmp_path, "v2")
             wait_until(lambda: keep_up(pair), within=PATIENCE, every=0.2)
             found = query(pair.b, "compare", "counts")
             assert found["total"]["live"] == found["total"]["shadow"] == found["total"]["only_live"]
-            wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+            pair.wait_protected()
             wait_until(lambda: keep_up(pair), within=PATIENCE, every=0.2)
             query(pair.a, "promote", "counts")
-            count = producer.acked
-            wait_until(lambda: producer.acked > count + 50, within=PATIENCE, every=0.1)
+            wait_for_more(producer)
         require_whole(pair, producer.acked, "v1", "v2")
-        assert shadows(pair) == [None, None]
+        require_no_shadow(pair)
+
+
+@pytest.mark.nightly("test_a_promoted_shadow_continues_the_output_of_its_query_under_load")
+def test_kills_of_the_active_beside_a_shadow_and_in_its_promotion_lose_and_double_nothing(
+    pair: Pair, tmp_path: Path
+) -> None:
+    with running_pair(pair):
+        pair.wait_protected()
+        with SteadyProducer(pair.urls, "events") as producer:
+            wait_for_more(producer)
+            begin(pair, tmp_path, "v2")
+            _kill(pair, pair.wait_protected())
+            wait_for_more(producer)
+            pair.wait_protected()
+            wait_until(lambda: keep_up(pair), within=PATIENCE, every=0.2)
+            active = pair.wait_protected()
+            begun = max(deployments(pair))
+            promoting = threading.Thread(target=query, args=(active, "promote", "counts"))
+            promoting.start()
+            wait_until(lambda: begun + 1 in _known(active), within=PATIENCE, every=0.02)
+            _kill(pair, active)
+            promoting.join()
+            pair.wait_protected()
+            wait_for_more(producer)
+            _kill(pair, pair.wait_protected())
+            pair.wait_protected()
+            wait_for_more(producer)
+        require_whole(pair, producer.acked, "v1", "v2")
+        require_no_shadow(pair)
+
+
+def _known(node: NodeUnderTest) -> set[int]:
+    try:
+        found = node.http.get("/v1/application").json()["deployed"]
+    except httpx.HTTPError:
+        return set()
+    return set() if found is None else {found["number"]}
+
+
+def _kill(pair: Pair, node: NodeUnderTest) -> None:
+    """Kill all processes of a node, and start it again."""
+    node.kill_everything()
+    node.start()
+    wait_until(lambda: node.status() is not None, within=PATIENCE, every=0.1)
+
+
+@pytest.mark.nightly("tests/core/test_shadow.py has a shadow that kills the query process")
+def test_a_shadow_that_fails_stops_nothing_and_is_discarded(pair: Pair, tmp_path: Path) -> None:
+    with running_pair(pair):
+        pair.wait_protected()
+        with SteadyProducer(pair.urls, "events") as producer:
+            wait_for_more(producer)
+            begin(pair, tmp_path, "v2 fails")
+            wait_until(lambda: _failed(pair), within=PATIENCE, every=0.2)
+            pair.wait_protected()
+            assert "died beside the shadow" in query(pair.a, "compare", "counts")["note"]
+            refused = app(pair.a, "deploy", str(pair.a.application_path))
+            assert "a shadow runs beside query counts" in refused.err
+            query(pair.b, "discard", "counts")
+            wait_for_more(producer)
+            pair.wait_protected()
+        require_whole(pair, producer.acked, "v1")
+        require_no_shadow(pair)
         for node in pair.nodes.values():
-            assert not list((node.data_dir / "outbox").glob("*~*"))
-            assert "a batch differs" not in node.log_text()
+            assert not list((node.data_dir / "checkpoints").glob("*~*"))
+
+
+def _failed(pair: Pair) -> bool:
+    return all(one is not None and one["state"] == "failed" for one in shadows(pair))

@@ -391,7 +391,16 @@ class LocalService(rpc.LocalServicer):
             reason = _other_columns(self._schemas.get(query.partition(SHADOW_SIGN)[0]), arrow)
         if reason:
             self._steps.handle(on.QueryRefused(query, reason, request.lineage))
+        self._refuse_shadow_of(query)
         return reason
+
+    def _refuse_shadow_of(self, query: str) -> None:
+        """Refuse the shadow of ``query`` if it reported its columns first, and they differ."""
+        for name, columns in self._schemas.items():
+            if name.startswith(f"{query}{SHADOW_SIGN}"):
+                reason = _other_columns(self._schemas[query], columns)
+                if reason:
+                    self._steps.handle(on.QueryRefused(name, reason, ""))
 
     async def _check(self, query: str, sink: PreparedSink, schema: pa.Schema) -> str:
         try:

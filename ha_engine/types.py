@@ -186,6 +186,10 @@ class Shadow:
         return f"{self.number}{SHADOW_SIGN}"
 
 
+_SHADOWS = ("shadow", "promoted")
+"""The fields of a deployment that only a group with shadows has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deployed:
     """Body of a record that deploys an application to every node (RULES.md#r36).
@@ -223,18 +227,16 @@ class Deployed:
     def tree(self) -> dict[str, Any]:
         """The fields as values of JSON, without those of shadows if there are none."""
         tree = asdict(self)
-        for name in ("shadow", "promoted"):
-            if tree[name] is None:
-                del tree[name]
-        return tree
+        return {name: value for name, value in tree.items() if name not in _SHADOWS or value}
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Deployed:
         """The deployment with this ``tree``. Raises KeyError, TypeError."""
-        names = [one.name for one in fields(cls)]
-        shadows = [shadow_of_tree(tree[name]) if tree.get(name) else None for name in names[-2:]]
-        values: Any = [tree[name] for name in names[:-2]]
-        return cls(*values, *shadows)
+        values: dict[str, Any] = {
+            one.name: tree[one.name] for one in fields(cls) if one.name not in _SHADOWS
+        }
+        values |= {name: shadow_of_tree(tree[name]) for name in _SHADOWS if name in tree}
+        return cls(**values)
 
 
 def shadow_of_tree(tree: Mapping[str, Any]) -> Shadow:

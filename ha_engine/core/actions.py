@@ -10,16 +10,7 @@ from dataclasses import dataclass
 
 from ha_engine.core.high_water import HighWater
 from ha_engine.core.messages import Message
-from ha_engine.types import (
-    Deployed,
-    History,
-    LeaseRow,
-    Mark,
-    Position,
-    Record,
-    Role,
-    SnapshotPlace,
-)
+from ha_engine.types import Deployed, History, LeaseRow, Mark, Position, Record, Role, SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)

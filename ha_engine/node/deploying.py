@@ -198,11 +198,19 @@ class Deployments:
             )
 
     def _live_archive(self) -> Archive:
-        """The archive of the application that runs now. Raises ApplicationError."""
+        """The archive of the application that runs now. Raises ApplicationError,
+        DeploymentRefused."""
         deployed = self._core.deployment.versions.deployed
-        if deployed is None:
-            return pack(self._config.application)
-        return Archive.from_text(deployed.archive)
+        if deployed is not None:
+            return Archive.from_text(deployed.archive)
+        archive = pack(self._config.application)
+        with unpacked(archive) as application:
+            if application.digest != self._running.digest:
+                raise DeploymentRefused(
+                    "the application file changed since this node started; deploy it first, or "
+                    "put back the file that runs"
+                )
+        return archive
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:

@@ -94,14 +94,14 @@ def require_same_modules(live: Archive, wanted: Archive, query: QuerySpec) -> No
 def require_promotable(
     core: Core, config: Config, query: str, reports: Mapping[str, Report]
 ) -> None:
-    """Require that every node of the group runs the shadow of ``query`` and keeps up. Raises
-    DeploymentRefused."""
+    """Require that every regular node of the group runs the shadow of ``query`` and keeps up. The
+    backup runs no query. Raises DeploymentRefused."""
     shadow = core.deployment.shadow
     if shadow is None or shadow.record.query != query:
         raise DeploymentRefused(f"query {query} has no shadow; deploy one with --shadow")
     if (reason := core.deployment.why_not_promoted(core.journal.committed)) is not None:
         raise DeploymentRefused(reason)
-    for peer in sorted(config.event_sync.peers):
+    for peer in sorted(set(config.event_sync.peers) - {config.event_sync.backup}):
         report = reports.get(peer)
         theirs = None if report is None else report.shadow
         if theirs is None or theirs.query != shadow.name:

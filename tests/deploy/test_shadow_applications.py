@@ -10,11 +10,16 @@ import yaml
 
 from ha_engine.config import Config
 from ha_engine.config.load import load_config
+from ha_engine.config.tree import EventSyncConfig
+from ha_engine.core.shadow import BEHIND_MAX
 from ha_engine.deploy import Archive, DeployedApplications, application_of, pack, unpacked
 from ha_engine.errors import DeploymentRefused
-from ha_engine.node.shadowing import changed_query, require_same_modules
+from ha_engine.node.shadowing import changed_query, require_promotable, require_same_modules
 from ha_engine.query.application import load_application
+from ha_engine.sync import Report
+from ha_engine.sync.report import QueryReport
 from ha_engine.types import Deployed, Mark, Shadow
+from tests.core.world import World
 
 LIVE = """
 name: copies
@@ -112,6 +117,39 @@ def test_only_the_module_of_the_changed_query_may_differ(
                 require_same_modules(live, wanted, query)
         else:
             require_same_modules(live, wanted, query)
+
+
+def report(state: str, batch: int) -> Report:
+    shadow = QueryReport("delays~1", state, 9, batch, 0)
+    empty = Report("passive", "", 1, "", "j", 0, 0, 0, False, True, True, True, True)
+    return replace(empty, shadow=shadow)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "reason"),
+    [
+        ({}, "node-b does not run shadow delays~1 now"),
+        ({"node-b": report("failed", 9)}, "delays~1 is failed on node-b"),
+        ({"node-b": report("running", 9 - BEHIND_MAX - 1)}, "at batch 4 of 9"),
+        ({"node-b": report("running", 9 - BEHIND_MAX)}, None),
+    ],
+)
+def test_promotion_needs_the_shadow_on_each_regular_node(
+    tmp_path: Path, theirs: dict[str, Report], reason: str | None
+) -> None:
+    peers = dict.fromkeys(("node-b", "node-c"), "127.0.0.1:1")
+    sync = EventSyncConfig.model_construct(peers=peers, backup="node-c")
+    config = Config.model_construct(event_sync=sync)
+    world = World()
+    shadow = Shadow("delays", 1, Mark("delays", 0, 0), "v2", "v2")
+    world.disk.deployed = Deployed(1, "v1", "flights", "alice", 1, "v1", None, shadow)
+    world.start()
+    world.core.deployment.shadow.life.started(0)
+    if reason is None:
+        require_promotable(world.core, config, "delays", theirs)
+        return
+    with pytest.raises(DeploymentRefused, match=reason):
+        require_promotable(world.core, config, "delays", theirs)
 
 
 def test_next_process_runs_the_live_application_and_the_shadow(

@@ -50,7 +50,7 @@ def _hunted_shadowed(seed: int, module: str, function: str, old: str, new: str) 
 
 HUNTED = (
     _hunted_shadowed(
-        6,
+        8,
         "deployment",
         "Deployment._apply_application",
         "self.marks[version.query].initial = version.first",
@@ -64,8 +64,8 @@ HUNTED = (
         "live.last.number",
     ),
     _hunted_shadowed(21, "versions", "Versions.apply", "self.adopting[name] = shadow", "pass"),
-    _hunted_shadowed(4, "deployment", "Deployment.need", "self.shadow is None", "True"),
-    _hunted_shadowed(6, "deployment", "Deployment._next_version", "promoted is not None", "False"),
+    _hunted_shadowed(43, "deployment", "Deployment.need", "self.shadow is None", "True"),
+    _hunted_shadowed(8, "deployment", "Deployment._next_version", "promoted is not None", "False"),
     _hunted_deployed(
         1,
         "term",

@@ -6,9 +6,11 @@ the names of these types.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import Enum, IntEnum
+from typing import Any
 
 
 class Role(Enum):
@@ -133,7 +135,8 @@ class QueryVersion:
 
     ``first`` is the mark after which this version starts. With ``reset`` the version starts with an
     empty state instead of the query's checkpoint. ``partitions`` is the number of partitions of the
-    state, or None for the number in the config (RULES.md#r35).
+    state, or None for the number in the config (RULES.md#r35). ``promoted`` is the number of the
+    newest shadow that took the query's place, or None (RULES.md#r38).
     """
 
     query: str
@@ -141,6 +144,7 @@ class QueryVersion:
     first: Mark
     reset: bool = False
     partitions: int | None = None
+    promoted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,40 @@ class Application:
     queries: tuple[QueryVersion, ...]
 
 
+SHADOW_SIGN = "~"
+"""The name of a shadow has this sign, which no query of an application may have in its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A changed query that runs beside the live ``query`` (RULES.md#r38).
+
+    ``number`` is that of the deployment that began it, and ``first`` is the mark of the live query
+    after which its empty state begins. ``id`` and ``archive`` are those of its application; both
+    are empty in a promotion, whose application is the deployed one.
+    """
+
+    query: str
+    number: int
+    first: Mark
+    id: str = ""
+    archive: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the shadow among the queries of a node, and of its directories."""
+        return f"{self.query}{SHADOW_SIGN}{self.number}"
+
+    @property
+    def lineage(self) -> str:
+        """The part of the lineage of its checkpoint after the journal's id."""
+        return f"{self.number}{SHADOW_SIGN}"
+
+
+_SHADOWS = ("shadow", "promoted")
+"""The fields of a deployment that only a group with shadows has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deployed:
     """Body of a record that deploys an application to every node (RULES.md#r36).
@@ -161,7 +199,9 @@ class Deployed:
     application's name. ``by`` names the operator, and ``at_us`` is the time in microseconds since
     1970, by the clock of the active. ``on_change`` is ``keep``, ``reset``, ``backfill`` or None,
     and holds for each changed query that does not say itself what happens to its state. ``name``,
-    ``by`` and ``at_us`` are for people only.
+    ``by`` and ``at_us`` are for people only. ``shadow`` is the shadow that runs beside the
+    application, and ``promoted`` is the newest shadow that took the place of its query
+    (RULES.md#r38).
     """
 
     number: int
@@ -171,6 +211,38 @@ class Deployed:
     at_us: int
     archive: str
     on_change: str | None = None
+    shadow: Shadow | None = None
+    promoted: Shadow | None = None
+
+    @property
+    def runs(self) -> str:
+        """The id of what a process runs with this deployment: the archive, and the shadow."""
+        return self.id if self.shadow is None else f"{self.id}{SHADOW_SIGN}{self.shadow.number}"
+
+    @property
+    def has_shadows(self) -> bool:
+        """Whether an engine that knows no shadows must not read this deployment."""
+        return self.shadow is not None or self.promoted is not None
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """The fields as values of JSON, without those of shadows if there are none."""
+        tree = asdict(self)
+        return {name: value for name, value in tree.items() if name not in _SHADOWS or value}
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> Deployed:
+        """The deployment with this ``tree``. Raises KeyError, TypeError."""
+        values: dict[str, Any] = {
+            one.name: tree[one.name] for one in fields(cls) if one.name not in _SHADOWS
+        }
+        values |= {name: shadow_of_tree(tree[name]) for name in _SHADOWS if name in tree}
+        return cls(**values)
+
+
+def shadow_of_tree(tree: Mapping[str, Any]) -> Shadow:
+    """The shadow with these fields. Raises KeyError, TypeError."""
+    return Shadow(**{**tree, "first": Mark(**tree["first"])})
 
 
 @dataclass(frozen=True, slots=True)

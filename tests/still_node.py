@@ -30,7 +30,9 @@ def still_node(access: Access = OPEN) -> Starlette:
         alive=lambda: True,
         switchover=lambda *_: "no",
     )
-    output = OutputReader(("delays",), PublishedBatches(Path("absent"), 0, 0), lambda: "id")
-    parts = nobody, 1 << 20, nobody, nobody, {}, nobody, nobody, output, "g"
+    output = OutputReader(
+        ("delays",), PublishedBatches(Path("absent"), 0, 0), lambda: "id", keeps_batches=False
+    )
+    parts = nobody, 1 << 20, nobody, nobody, {}, nobody, nobody, output, nobody, "g"
     names = frozenset({"node"})
     return web_application(view, world.core, lambda _: None, *parts, access, names)

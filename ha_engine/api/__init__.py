@@ -5,6 +5,7 @@
 ``failover`` has the routes of a forced failover.
 ``snapshot`` has the routes of snapshots.
 ``applications`` has the routes of deployments.
+``shadows`` has the routes that compare a shadow with its query, promote it or discard it.
 ``aggregations`` has the route that reads an aggregation.
 ``output`` has the route that gives observers the published batches of a query.
 ``server`` runs the HTTP server in the node's event loop.

@@ -21,6 +21,7 @@ from ha_engine.deploy import Archive, DeployedApplications, Order
 from ha_engine.deploy.archive import ARCHIVE_BYTES_MAX
 from ha_engine.errors import ApplicationError, EngineError, NotActive
 from ha_engine.query.application import StreamApplication
+from ha_engine.types import Deployed
 from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
 
 ZIP = "application/zip"
@@ -56,6 +57,9 @@ _DISCARD = Parameter(
     bool,
 )
 _NAME = Parameter("name", "path", "Name of the application.")
+_AS_SHADOW = Parameter(
+    "shadow", "query", "Run the one changed query beside the live one, and publish nothing.", bool
+)
 _NUMBER = Parameter("number", "path", "Number of the deployment.", int)
 _SHOW = Operation(
     "application",
@@ -80,7 +84,7 @@ _DEPLOY = Operation(
         **{status: answer for status, answer in requests.REFUSED.items() if status == 408},
         413: Answer(f"The archive has more than {ARCHIVE_BYTES_MAX} bytes."),
     },
-    [_BY, _ON_CHANGE, _ALLOW_ABSENT, _EXPECTED, _DISCARD, _ONLY],
+    [_BY, _ON_CHANGE, _ALLOW_ABSENT, _EXPECTED, _DISCARD, _ONLY, _AS_SHADOW],
     {ZIP: bytes},
     needs_body=True,
     needs=Right.DEPLOY,
@@ -114,9 +118,11 @@ class Deploying(Protocol):
     @property
     def deployed(self) -> Mapping[str, Any] | None: ...
 
-    async def deploy(self, archive: Archive, order: Order, *, only: bool) -> Mapping[str, Any]: ...
+    async def deploy(self, archive: Archive, order: Order, *, only: bool) -> Deployed: ...
 
-    async def remove(self, name: str, order: Order) -> Mapping[str, Any]: ...
+    async def deploy_shadow(self, archive: Archive, order: Order) -> Deployed: ...
+
+    async def remove(self, name: str, order: Order) -> Deployed: ...
 
 
 def application_routes(
@@ -142,9 +148,18 @@ def application_routes(
     async def deploy(request: Request) -> JSONResponse:
         content = await requests.read_bytes(request, ARCHIVE_BYTES_MAX)
         order, only = _order(request), _flag(request, "only")
+        shadow = _flag(request, "shadow")
+        if shadow and (only or order != Order(order.by, expected=order.expected)):
+            raise HTTPException(
+                400,
+                "a shadow runs on every node and begins empty: no allow_absent, on_change, only or "
+                "discard",
+            )
 
-        async def deployed() -> Mapping[str, Any]:
+        async def deployed() -> Deployed:
             archive = await asyncio.to_thread(Archive.read, content)
+            if shadow:
+                return await deployments.deploy_shadow(archive, order)
             return await deployments.deploy(archive, order, only=only)
 
         return await answer(deployed())
@@ -153,16 +168,17 @@ def application_routes(
         order = _order(request)
         return await answer(deployments.remove(request.path_params["name"], order))
 
-    async def answer(deployed: Awaitable[Mapping[str, Any]]) -> JSONResponse:
+    async def answer(deploying: Awaitable[Deployed]) -> JSONResponse:
         try:
-            found = await deployed
+            deployed = await deploying
         except NotActive as error:
             return JSONResponse({"error": str(error), "active": core.lease.active_url}, 409)
         except ApplicationError as error:
             return JSONResponse({"error": str(error)}, 400)
         except EngineError as error:
             return JSONResponse({"error": str(error), "active": None}, 409)
-        return JSONResponse({key: found[key] for key in ("number", "id", "name")})
+        number, name = deployed.number, deployed.name
+        return JSONResponse({"number": number, "id": deployed.runs, "name": name})
 
     async def archive(request: Request) -> JSONResponse:
         number = _number(request)

@@ -6,7 +6,7 @@ that is a text is in ISO 8601. The name of a field with a duration or a size con
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import WithJsonSchema
 from typing_extensions import TypedDict
@@ -200,6 +200,12 @@ class DeploymentBody(TypedDict):
     """Microseconds since 1970, by the clock of the active."""
     on_change: str | None
     """What happens to the state of a changed query that does not say it itself."""
+    runs: NotRequired[str]
+    """What a node process with this deployment runs: the files, and the shadow beside them."""
+    shadow: NotRequired[dict[str, Any]]
+    """The shadow that runs beside the application."""
+    promoted: NotRequired[dict[str, Any]]
+    """The newest shadow that took the place of its query."""
 
 
 @described

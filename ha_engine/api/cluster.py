@@ -64,7 +64,17 @@ def report_of(
         to_restore=to_restore,
         ingest=ingest,
         ranges=ranges,
+        shadow=_shadow(core),
     )
+
+
+def _shadow(core: Core) -> QueryReport | None:
+    shadow = core.deployment.shadow
+    if shadow is None:
+        return None
+    live = core.deployment.marks[shadow.record.query]
+    state = shadow.life.state.value
+    return QueryReport(shadow.name, state, live.admitted, shadow.admitted, live.published_through)
 
 
 def cluster_of(core: Core, group: str, report: Report, links: Neighbours) -> Cluster:

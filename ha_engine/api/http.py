@@ -208,7 +208,9 @@ def _switchover(view: NodeView) -> Any:
 
 def _changed(view: NodeView, request: Request, change: Callable[[str], str]) -> JSONResponse:
     query = request.path_params["query"]
-    if query not in view.status()["queries"]:
+    status = view.status()
+    shadow = status.get("shadow")
+    if query not in status["queries"] and not (shadow and query == shadow["name"]):
         return JSONResponse({"error": f"no query named {query}"}, 404)
     refusal = change(query)
     return JSONResponse(

@@ -71,17 +71,20 @@ _OUTPUT = Operation(
 
 class OutputReader:
     """The published batches of ``queries``, as the route reads them. ``group_id`` returns the
-    group's UUID, or nothing before a node knows it."""
+    group's UUID, or nothing before a node knows it. Without ``keeps_batches`` the node may keep
+    batches for another purpose, and no observer gets them."""
 
     def __init__(
-        self, queries: Sequence[str], published: PublishedBatches, group_id: Callable[[], str]
+        self,
+        queries: Sequence[str],
+        published: PublishedBatches,
+        group_id: Callable[[], str],
+        *,
+        keeps_batches: bool,
     ) -> None:
         self.queries, self._published, self._group_id = queries, published, group_id
+        self.keeps_batches = keeps_batches
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="observers")
-
-    @property
-    def keeps_batches(self) -> bool:
-        return self._published.batches_max > 0
 
     async def next_batch(self, query: str, after: int) -> Response:
         """The answer with the batch after ``after``. Raises HTTPException."""

@@ -26,6 +26,7 @@ from ha_engine.api.status_body import (
     QueryProcessStatus,
     QueryStatus,
     ReceiveStatus,
+    ShadowBody,
     SinkBody,
     SourceBody,
     Status,
@@ -207,6 +208,28 @@ def status_of(core: Core, group: str, report: Report, stages: Stages, now: float
         "logs": {name: _log(one) for name, one in stages.logs.items()},
         "query_process": _process(core.query_control.process, stages, now),
         "queries": {one.query: _query(one, core, stages, ages) for one in report.queries},
+        "shadow": _shadow(core, stages),
+    }
+
+
+def _shadow(core: Core, stages: Stages) -> ShadowBody | None:
+    shadow = core.deployment.shadow
+    if shadow is None:
+        return None
+    failure, (batches, size) = shadow.life.failure, shadow.kept
+    progress = stages.progress.get(shadow.name, Progress())
+    return {
+        "name": shadow.name,
+        "query": shadow.record.query,
+        "state": shadow.life.state.value,
+        "reason": failure.reason if failure else None,
+        "batch": shadow.admitted,
+        "behind_batches": shadow.behind,
+        "behind_events": shadow.behind_events,
+        "outbox_batches": batches,
+        "outbox_bytes": size,
+        "state_rows": progress.state_rows,
+        "state_bytes": progress.state_bytes,
     }
 
 

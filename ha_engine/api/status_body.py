@@ -281,6 +281,27 @@ class QueryStatus(TypedDict):
 
 
 @described
+class ShadowBody(TypedDict):
+    """The shadow that runs beside a query."""
+
+    name: str
+    query: str
+    state: str
+    """'waiting', 'running' or 'failed'."""
+    reason: str | None
+    """Why the shadow failed."""
+    batch: int
+    """Newest batch whose output is in the shadow's outbox."""
+    behind_batches: int
+    """Batches that the live query has on this node and the shadow lacks."""
+    behind_events: int
+    outbox_batches: int
+    outbox_bytes: int
+    state_rows: int
+    state_bytes: int
+
+
+@described
 class Status(TypedDict):
     """The status of a node, as the node itself sees it."""
 
@@ -327,3 +348,5 @@ class Status(TypedDict):
     """Topics by the stream whose log they are, if Kafka has records that this node may need."""
     query_process: QueryProcessStatus
     queries: dict[str, QueryStatus]
+    shadow: ShadowBody | None
+    """The shadow on this node, or null without one."""

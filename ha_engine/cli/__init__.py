@@ -10,6 +10,7 @@
 ``lease``                          has the commands ``pause``, ``resume`` and ``history``.
 ``app``, ``config``, ``db``        have one group of commands each.
 ``app_test``                       has the command ``app test``.
+``query``                          has the commands of ``query`` about shadows.
 ``app_deploy``                     has the commands of ``app`` about deployments.
 ``journal``, ``snapshot``          have one group of commands each.
 ``cluster``                        has the command ``cluster check``.

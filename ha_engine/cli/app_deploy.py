@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ha_engine.deploy import Archive
 
 DIFFERENT_EXIT_CODE = 1
+Ask = Callable[[str], tuple[str, dict[str, Any]]]
+"""Asks the node at a URL for a deployment, and returns the active's URL and its answer."""
 
 PathArgument = Annotated[
     Path,
@@ -53,6 +55,13 @@ WaitOption = Annotated[
 
 def deploy(
     path: PathArgument,
+    shadow: Annotated[
+        bool,
+        typer.Option(
+            "--shadow",
+            help="Run the one changed query beside the live one; its rows go to no sink.",
+        ),
+    ] = False,
     url: UrlOption = LOCAL,
     by: ByOption = "operator",
     on_change: OnChangeOption = None,
@@ -72,12 +81,15 @@ def deploy(
     plug-ins and modules. If one refuses, nothing has changed. Then the nodes restart with the
     application, one after the other, while events are taken.
 
+    With --shadow, compare the changed query with the live one by 'ha-engine query compare', and end
+    with 'ha-engine query promote' or 'ha-engine query discard'.
+
     Example: ha-engine app deploy flights.yaml --url http://node-a:8080
     """
     from ha_engine.deploy import pack
 
     asked = _Asked(url, by, allow_absent, discard, wait, output, as_json)
-    asked.deploy(pack(path), on_change=on_change, only=only)
+    asked.deploy(pack(path), on_change=on_change, only=only, shadow=shadow or None)
 
 
 def remove(
@@ -161,17 +173,28 @@ class _Asked:
     def _words(self) -> dict[str, object]:
         return {"by": self.by, "allow_absent": self.allow_absent, "discard": self.discard}
 
-    def _await(self, ask: Callable[[str], tuple[str, dict[str, Any]]]) -> None:
-        from ha_engine.client.deploy import deploy as deploy_to_all
+    def _await(self, ask: Ask) -> None:
+        checked = "the active checks the application on Spark, and asks the other nodes"
+        ask_and_wait(self.url, ask, self.wait, self.output, self.as_json, checked)
 
-        def say(line: str) -> None:
-            if sys.stderr.isatty():
-                typer.echo(line, err=True)
 
-        rolled = deploy_to_all(self.url, ask, self.wait, say)
-        line = f"deployment {rolled.number} of {rolled.name} runs on {', '.join(rolled.nodes)}"
-        absent = f"; {', '.join(rolled.absent)} is not connected" if rolled.absent else ""
-        show(asdict(rolled), self.output, self.as_json, lambda: typer.echo(line + absent))
+def ask_and_wait(
+    url: str, ask: Ask, wait: float, output: Any, as_json: bool, first: str | None = None
+) -> None:
+    """Ask for a deployment through the node at ``url``, wait for the nodes, and print the result.
+    ``first`` is what to say at once on a terminal."""
+    from ha_engine.client.deploy import deploy as deploy_to_all
+
+    def say(line: str) -> None:
+        if sys.stderr.isatty():
+            typer.echo(line, err=True)
+
+    if first is not None:
+        say(first)
+    rolled = deploy_to_all(url, ask, wait, say)
+    line = f"deployment {rolled.number} of {rolled.name} runs on {', '.join(rolled.nodes)}"
+    absent = f"; {', '.join(rolled.absent)} is not connected" if rolled.absent else ""
+    show(asdict(rolled), output, as_json, lambda: typer.echo(line + absent))
 
 
 def list_applications(
@@ -208,7 +231,7 @@ def _rows_of(node: str, found: Mapping[str, Any] | None) -> Iterator[tuple[str, 
         streams, queries = ", ".join(one["streams"]), ", ".join(one["queries"])
         yield node, one["name"], streams, queries, one["digest"][:8], *_deployment_of(one)
     deployed = found["deployed"]
-    if deployed is not None and deployed["id"] != found["archive"]:
+    if deployed is not None and deployed.get("runs", deployed["id"]) != found["archive"]:
         moves = f"moves to {deployed['number']}", time_of(deployed["at_us"]), deployed["by"]
         yield node, deployed["name"], "", "", "", *moves
 
@@ -236,12 +259,24 @@ def history(
 
 def _print_history(found: list[Mapping[str, Any]]) -> None:
     _print_table(
-        ("number", "at", "application", "by", "id"),
+        ("number", "at", "application", "by", "id", ""),
         (
-            (str(one["number"]), time_of(one["at_us"]), one["name"], one["by"], one["id"][:8])
+            (
+                str(one["number"]),
+                time_of(one["at_us"]),
+                one["name"],
+                one["by"],
+                one["id"][:8],
+                _shadow(one),
+            )
             for one in found
         ),
     )
+
+
+def _shadow(one: Mapping[str, Any]) -> str:
+    """The query that has a shadow in a deployment."""
+    return f"shadow of {one['shadow']['query']}" if "shadow" in one else ""
 
 
 def _print_table(names: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> None:

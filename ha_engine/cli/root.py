@@ -31,7 +31,7 @@ _COMMANDS = {
     "app": "app.app",
     "cluster": "cluster.app",
     "source": "source.app",
-    "query": "status.query_app",
+    "query": "query.query_app",
     "config": "config.app",
     "db": "db.app",
     "journal": "journal.app",

@@ -35,6 +35,7 @@ def node_table(status: dict[str, Any]) -> Table:
         **_application(status),
         "query process": _process(status["query_process"]),
         **_executors(status["query_process"]),
+        **_shadow(status),
         "snapshot": escape(snapshot_line(status["snapshot"])),
         **_config(status["config"]),
         "uptime": f"{status['uptime_seconds']:.0f} s",
@@ -121,6 +122,18 @@ def _executors(process: dict[str, Any]) -> dict[str, str]:
     master = "connected" if found["master_connected"] else "[bold yellow]not connected[/]"
     text = f"{found['live']} of {found['wanted']}, master {master}, {found['application']}"
     return {"executors": text}
+
+
+def _shadow(status: dict[str, Any]) -> dict[str, str]:
+    """The shadow beside a live query. The status of an older ha-engine has no such field."""
+    found = status.get("shadow")
+    if not found:
+        return {}
+    behind = f", {found['behind_batches']} behind the live query" if found["behind_batches"] else ""
+    style = _STATE_STYLES.get(found["state"], "")
+    text = f"[{style}]{found['state']}[/] at batch {found['batch']}{behind}"
+    reason = f": {escape(found['reason'])}" if found["reason"] else ""
+    return {f"shadow of {found['query']}": text + reason}
 
 
 def query_table(status: dict[str, Any]) -> Table:

@@ -121,6 +121,24 @@ def remove_application(
     return active, _accepted(status, answered, httpx.codes.OK)
 
 
+def ask_shadow(url: str, query: str, what: str, by: str) -> tuple[str, dict[str, Any]]:
+    """``promote`` or ``discard`` the shadow of ``query`` through the node at ``url``; return the
+    active's URL and its answer.
+
+    Raises EngineError with the active's reason when it refuses, NodeUnreachable.
+    """
+    path = f"/v1/queries/{quote(query, safe='')}/{what}?{urlencode({'by': by})}"
+    active, status, answered = _ask_active(url, path, None)
+    return active, _accepted(status, answered, httpx.codes.OK)
+
+
+def compare_shadow(url: str, query: str, batches: int, rows: int) -> dict[str, Any]:
+    """Compare a query with its shadow on the node at ``url``. Raises EngineError if it has none,
+    NodeUnreachable."""
+    asked = urlencode({"batches": batches, "rows": rows})
+    return _read(url, f"/v1/queries/{quote(query, safe='')}/compare?{asked}")
+
+
 def _words(asked: Mapping[str, object]) -> str:
     return urlencode(
         {

@@ -38,7 +38,6 @@ def deploy(
     changed, or if the nodes take longer than ``seconds`` to move to the deployment,
     NodeUnreachable.
     """
-    say("the active checks the application on Spark, and asks the other nodes")
     active, accepted = ask(url)
     say(f"deployment {accepted['number']} is in the journal of every member")
     urls = {active, url, *_urls(active)}

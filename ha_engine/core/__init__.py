@@ -18,6 +18,7 @@ Each module imports only modules of its own row and of lower rows of this table:
     retention               which records the journal may trim
     journal_state, base     how far this journal is, and the state that trimmed records left
     deployment, versions    which queries run, from which definition and which records on
+    shadow                  the shadow of a query: a changed version that runs beside it
     marks, pace, pending_events
                             where each batch of a query ends, when, from which events
     outbox_usage, skips, digests
@@ -42,6 +43,7 @@ from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.progress import PeerTiming
 from ha_engine.core.queries import QueryPlan, QueryState, RestartPolicy
+from ha_engine.core.shadow import ShadowLimits
 
 __all__ = [
     "Core",
@@ -55,4 +57,5 @@ __all__ = [
     "QueryPlan",
     "QueryState",
     "RestartPolicy",
+    "ShadowLimits",
 ]

@@ -299,7 +299,9 @@ class RunQuery:
     definition of the query that may run (RULES.md#r23). ``earlier`` lists further lineages whose
     checkpoint the query may continue as one of ``lineage``. ``takeover`` is None if every node runs
     the query. ``partitions`` has pairs of a batch and the number of partitions of the state in all
-    batches after it (RULES.md#r35).
+    batches after it (RULES.md#r35). ``shadow_of`` is the live query if this one is its shadow, and
+    ``adopts`` has the name and the lineage of the shadow whose checkpoint has the state, unless the
+    query has continued it before (RULES.md#r38).
     """
 
     query: str
@@ -310,6 +312,8 @@ class RunQuery:
     earlier: tuple[str, ...] = ()
     takeover: Takeover | None = None
     partitions: tuple[tuple[int, int], ...] = ()
+    shadow_of: str | None = None
+    adopts: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

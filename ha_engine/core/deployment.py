@@ -21,9 +21,11 @@ from ha_engine.core.queries import (
     QueryState,
     RestartPolicy,
 )
+from ha_engine.core.shadow import BEHIND_MAX, ShadowLimits, ShadowQuery
 from ha_engine.core.skips import Skips
 from ha_engine.core.versions import Versions
 from ha_engine.types import (
+    SHADOW_SIGN,
     Application,
     Base,
     Deployed,
@@ -34,6 +36,7 @@ from ha_engine.types import (
     Published,
     QueryVersion,
     Record,
+    Shadow,
     Skip,
 )
 
@@ -41,9 +44,10 @@ from ha_engine.types import (
 class Deployment:
     """The queries of one node.
 
-    ``marks`` and ``lives`` have one entry for each query of the application. ``archive`` is the id
-    of the deployed archive from which this process loaded the application, or None if it loaded a
-    file that the config names.
+    ``marks`` and ``lives`` have one entry for each query of the application. ``archive`` names the
+    deployment from which this process loaded the application, as ``Deployed.runs`` does, or is None
+    if it loaded a file that the config names. ``shadow`` is the shadow that runs beside a query,
+    and no part of ``marks`` and ``lives``.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class Deployment:
         limits: MarkLimits,
         restarts: RestartPolicy,
         archive: str | None = None,
+        shadow: tuple[Shadow, str] | None = None,
+        shadow_limits: ShadowLimits | None = None,
     ) -> None:
         self.digest, self._archive = digest, archive
         self.plans = {plan.name: plan for plan in plans}
@@ -61,6 +67,11 @@ class Deployment:
             plan.name: QueryMarks(plan.name, plan.streams, plan.sinks, limits) for plan in plans
         }
         self.lives = {plan.name: QueryLife(plan.name, restarts, warm=plan.warm) for plan in plans}
+        self.shadow: ShadowQuery | None = None
+        if shadow is not None:
+            record, changed = shadow
+            live, bounds = self.marks[record.query], shadow_limits or ShadowLimits()
+            self.shadow = ShadowQuery(record, changed, live, restarts, bounds)
         # The queries that only the active runs, the queries that the query process must stop, and
         # those that it has not reported as stopped yet.
         self._warm = [plan.name for plan in plans if plan.warm]
@@ -97,6 +108,8 @@ class Deployment:
             case Events() as events:
                 for marks in self.marks.values():
                     marks.apply_events(sequence, events)
+                if self.shadow is not None:
+                    self.shadow.apply_events(sequence, events)
             case Mark() as mark if mark.query in self.marks:
                 self.marks[mark.query].apply_mark(sequence, mark)
             case Mark() as mark:
@@ -117,13 +130,17 @@ class Deployment:
     def _apply_application(self, sequence: int, application: Application, *, mine: bool) -> None:
         self.changed_at = sequence
         for version in application.queries:
-            changes = self.versions.changes(version)
+            promotes = self.versions.promotes(version)
+            changes = self.versions.changes(version) or promotes
             if version.query in self.marks and (changes or self.versions.rescales(version)):
                 # What runs now is a former version, which must get no mark after the change.
                 self.marks[version.query].ended()
                 self.lives[version.query].superseded()
                 if not changes:
                     self._halt([version.query])
+                if promotes:
+                    # The shadow has run the batches after this mark.
+                    self.marks[version.query].initial = version.first
         for version in self.versions.apply(sequence, application, self._last_mark, mine=mine):
             if version.query in self.marks:
                 self.marks[version.query].restart_at(version.first)
@@ -158,7 +175,8 @@ class Deployment:
 
     def need(self) -> int:
         """The lowest sequence after which some query still needs records (RULES.md#r28)."""
-        return min(map(self._need, self.marks), default=self._trimmed_through)
+        of_queries = min(map(self._need, self.marks), default=self._trimmed_through)
+        return of_queries if self.shadow is None else int(min(of_queries, self.shadow.need()))
 
     def _need(self, name: str) -> int:
         on_standby = self.lives[name].state is QueryState.STANDBY
@@ -197,7 +215,7 @@ class Deployment:
     @property
     def _deployed_archive(self) -> str | None:
         deployed = self.versions.deployed
-        return None if deployed is None else deployed.id
+        return None if deployed is None else deployed.runs
 
     def archive_at(self, committed: int) -> str | None:
         """The id of the archive with the application that every node should run, or None for the
@@ -218,10 +236,25 @@ class Deployment:
         runs (RULES.md#r36)."""
         return self._archive != self.archive_at(committed)
 
-    def deploy(self, event: on.DeployAsked) -> Deployed:
-        """The record that deploys an application."""
+    def deploy(self, event: on.DeployAsked, committed: int) -> Deployed | None:
+        """The record that deploys an application, begins a shadow or promotes one, or None while
+        that is not possible."""
         before = self.versions.deployed
         number = 1 if before is None else before.number + 1
+        shadow, promoted = None, None if before is None else before.promoted
+        if self.promoting is not None:
+            return None
+        if event.shadow is not None:
+            query, archive_id, archive = event.shadow
+            if query not in self.marks:
+                return None
+            shadow = Shadow(query, number, self.marks[query].last, archive_id, archive)
+        if event.promotes is not None:
+            if before is None or before.shadow is None or before.shadow.name != event.promotes:
+                return None
+            if self.why_not_promoted(committed) is not None:
+                return None
+            promoted = replace(before.shadow, id="", archive="")
         return Deployed(
             number,
             event.id,
@@ -230,7 +263,68 @@ class Deployment:
             event.at_us,
             event.archive,
             event.on_change,
+            shadow,
+            promoted,
         )
+
+    # -- shadows -----------------------------------------------------------------------------------
+
+    @property
+    def promoting(self) -> str | None:
+        """The query whose shadow shall take its place, until an application record has done so."""
+        deployed = self.versions.deployed
+        if deployed is None or deployed.promoted is None:
+            return None
+        query = deployed.promoted.query
+        return None if self.versions.pending_promotion(query) is None else query
+
+    def why_not_promoted(self, committed: int) -> str | None:
+        """The reason why the shadow must not take the place of its query now, or None."""
+        shadow = self.shadow
+        if shadow is None or self.is_superseded(committed):
+            return "no shadow runs on this node"
+        name, state = shadow.name, shadow.life.state
+        if state is not QueryState.RUNNING:
+            return f"shadow {name} is {state.value} on this node"
+        if shadow.behind > BEHIND_MAX:
+            return f"shadow {name} is {shadow.behind} batches behind its live query"
+        live = self.marks[shadow.record.query]
+        if live.sinks and live.published_committed(committed) < shadow.record.first.number:
+            return (
+                f"a sink of query {shadow.record.query} still lacks batches from before the shadow "
+                "began"
+            )
+        return None
+
+    def may_admit(self, query: str, lineage: str, journal_id: str) -> bool:
+        """Whether the node admits a batch of this run of a query.
+
+        Once a node runs the application of a promotion, only the run that continues the shadow may
+        add to the outbox of its query. A run of the code before, or of a shadow that ended, may
+        still go on in the query process (RULES.md#r38).
+        """
+        if SHADOW_SIGN in query:
+            shadow = self.shadow
+            return (
+                shadow is not None
+                and query == shadow.name
+                and lineage == shadow.lineage(journal_id)
+                and shadow.life.state is not QueryState.FAILED
+            )
+        if self.awaits_promotion(query):
+            return False
+        adopts = query in self.versions.adopting
+        return not adopts or lineage == f"{journal_id}:{self.lineage(query)}"
+
+    @property
+    def runs_newest(self) -> bool:
+        """Whether this process runs the newest deployment of its journal."""
+        return self.versions.deployed is not None and self._archive == self._deployed_archive
+
+    def awaits_promotion(self, query: str) -> bool:
+        """Whether this process runs the application of a promotion that is not in force yet, so
+        that no run of the code before may go on."""
+        return query == self.promoting and self.runs_newest
 
     def undecided(self, plans: Iterable[QueryPlan]) -> list[str]:
         """The queries of ``plans`` that change without an ``on_change``, although they have a
@@ -269,6 +363,10 @@ class Deployment:
         if self._lacks_events(plan.name):
             first = Mark(plan.name, marks.last.number, committed)
             return self._begun(plan, first)
+        promoted = self.versions.pending_promotion(plan.name)
+        if promoted is not None:
+            number, first = promoted.number, promoted.first
+            return replace(now, digest=plan.digest, first=first, promoted=number)
         if now.digest == plan.digest:
             return now
         if self._may_begin_again(plan.name):
@@ -285,7 +383,10 @@ class Deployment:
 
     def _begun(self, plan: QueryPlan, first: Mark, *, reset: bool = True) -> QueryVersion:
         """A version whose state begins after ``first``."""
-        return QueryVersion(plan.name, plan.digest, first, reset, plan.partitions)
+        deployed = self.versions.deployed
+        shadow = None if deployed is None else deployed.promoted
+        promoted = shadow.number if shadow is not None and shadow.query == plan.name else None
+        return QueryVersion(plan.name, plan.digest, first, reset, plan.partitions, promoted)
 
     def rescale(self, query: str, partitions: int) -> Application | None:
         """The application record that gives a query's state another number of partitions, or None
@@ -293,8 +394,24 @@ class Deployment:
         of, digest = self.versions.of, self.versions.application
         if digest is None or query not in of or of[query].partitions == partitions:
             return None
+        if self.why_not_rescaled(query) is not None:
+            return None
         rescaled = {**of, query: replace(of[query], partitions=partitions)}
         return Application(digest, tuple(rescaled[name] for name in self.plans if name in rescaled))
+
+    def why_not_rescaled(self, query: str) -> str | None:
+        """The reason why the number of a query's partitions must stay, or None. The state of a
+        shadow has the number with which it began (RULES.md#r38)."""
+        deployed = self.versions.deployed
+        shadow = None if deployed is None else deployed.shadow
+        if shadow is not None and query in (shadow.query, shadow.name):
+            return (
+                f"a shadow runs beside query {shadow.query}; promote or discard it before you "
+                "rescale the query"
+            )
+        if query == self.promoting:
+            return f"the shadow of query {query} takes its place now; try again later"
+        return None
 
     # -- marks and batches -------------------------------------------------------------------------
 
@@ -407,6 +524,9 @@ class Deployment:
             passed = marks.skip_numbers() if self.changed_at <= committed else None
             if passed is not None:
                 yield do.TrimOutbox(name, passed)
+        if self.shadow is not None:
+            live = self.marks[self.shadow.record.query]
+            yield from self.shadow.trims(live.published_committed(committed))
 
     def in_flight(self) -> dict[str, int]:
         """The batch that each query runs now, for the queries that run one."""
@@ -500,6 +620,8 @@ class Deployment:
 
     def must_not_run(self, query: str) -> bool:
         """Whether the query process runs the query only because it has not stopped it yet."""
+        if self.awaits_promotion(query):
+            return True
         return query in self._halting or self.lives[query].state is QueryState.STANDBY
 
     def halted(self, query: str) -> None:
@@ -529,9 +651,34 @@ class Deployment:
                 initial = self.marks[name].initial
                 takeover = self._takeover(name, committed, epochs) if name in self._warm else None
                 partitions = self.versions.partitions.get(name, ())
+                adopts = None
+                if (shadow := self.versions.adopting.get(name)) is not None:
+                    adopts = shadow.name, f"{journal_id}:{shadow.lineage}"
                 yield do.RunQuery(
-                    name, lineage, initial, lost, digest, tuple(earlier), takeover, partitions
+                    name,
+                    lineage,
+                    initial,
+                    lost,
+                    digest,
+                    tuple(earlier),
+                    takeover,
+                    partitions,
+                    adopts=adopts,
                 )
+        yield from self._runs_shadow(now, committed, journal_id)
+
+    def _runs_shadow(self, now: float, committed: int, journal_id: str) -> Iterator[do.RunQuery]:
+        shadow = self.shadow
+        if shadow is None or shadow.name in self._halting or self.is_superseded(committed):
+            return
+        reason = shadow.exceeds()
+        if reason is not None and shadow.life.state is not QueryState.FAILED:
+            if shadow.life.state is QueryState.RUNNING:
+                self._halt([shadow.name])
+            shadow.life.refused(reason)
+        version = self.versions.of.get(shadow.record.query)
+        if version is not None and self.changed_at <= committed:
+            yield from shadow.run(now, journal_id, self._trimmed_through, version.partitions)
 
     def _takeover(self, name: str, committed: int, epochs: tuple[Position, ...]) -> do.Takeover:
         marks = self.marks[name]
@@ -540,7 +687,12 @@ class Deployment:
 
     def wake_at(self, committed: int) -> float:
         """The moment at which ``runs`` has a query to start, if no input arrives before."""
-        return min((life.wake_at for _, life in self._ready(committed)), default=math.inf)
+        of_queries = min((life.wake_at for _, life in self._ready(committed)), default=math.inf)
+        shadow = self.shadow
+        if shadow is None or shadow.name in self._halting or self.is_superseded(committed):
+            return of_queries
+        in_force = shadow.record.query in self.versions.of and self.changed_at <= committed
+        return min(of_queries, shadow.life.wake_at) if in_force else of_queries
 
     def _ready(self, committed: int) -> Iterator[tuple[str, QueryLife]]:
         for name, life in self.lives.items() if self.changed_at <= committed else ():
@@ -577,9 +729,13 @@ class Deployment:
         # A rescaled query may still run with the former number of partitions.
         halted = {*self._warm, *self.versions.rescaled}
         self._halt([name for name in self.marks if name in halted])
+        if self.shadow is not None:
+            self.shadow.connected()
 
     def process_died(self, now: float, reason: str, *, by_host: bool) -> None:
         self._to_halt, self._halting = [], set()
+        if self.shadow is not None and self.shadow.died(now, reason):
+            by_host = True
         for name, life in self.lives.items():
             marks = self.marks[name]
             life.process_died(now, marks.in_flight, reason, by_host=by_host)
@@ -593,9 +749,13 @@ class Deployment:
         else:
             life.failed(now, event.number, event.reason)
 
+    def shadow_failed(self, now: float, number: int, reason: str) -> None:
+        if self.shadow is not None:
+            self.shadow.failed(now, number, reason, self._trimmed_through)
+
     def lacks_mark_after(self, query: str, number: int) -> bool:
         """Whether the journal no longer has the mark that follows mark ``number``."""
-        marks = self.marks.get(query)
+        marks = self.marks.get(query.partition(SHADOW_SIGN)[0])
         return marks is not None and number < marks.kept_after.number
 
     def skip(self, event: on.SkipAsked) -> Skip | None:

@@ -331,7 +331,11 @@ class RescaleAsked:
 @dataclass(frozen=True, slots=True)
 class DeployAsked:
     """An operator asked to deploy an application, which this node has checked. The fields are those
-    of ``types.Deployed``."""
+    of ``types.Deployed``.
+
+    ``shadow`` is the live query of a shadow that begins, with the id and the archive of the
+    shadow's application. ``promotes`` is the name of the shadow that takes the place of its query.
+    """
 
     id: str
     name: str
@@ -339,6 +343,8 @@ class DeployAsked:
     at_us: int
     archive: str
     on_change: str | None = None
+    shadow: tuple[str, str, str] | None = None
+    promotes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from ha_engine.core.barrier import are_finished
 from ha_engine.core.deployment import Deployment
 from ha_engine.core.digests import Digests
 from ha_engine.core.process import QueryProcessState
-from ha_engine.types import Position, SnapshotPlace
+from ha_engine.types import SHADOW_SIGN, Position, SnapshotPlace
+
+ShadowInput = on.MarkWanted | on.BatchAdmitted | on.QueryFailed | on.QueryRefused | on.RetryAsked
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,24 @@ class QueryControl:
                 | on.RetryAsked(query)
                 | on.RescaleAsked(query)
             ):
-                return query not in self.deployment.marks
+                return query not in self.deployment.marks and not self._is_of_shadow(event)
+            case on.BatchDigested(query):
+                # Nobody compares the digests of shadows.
+                return SHADOW_SIGN in query
             case _:
                 return False
 
+    def _is_of_shadow(self, event: on.Input) -> bool:
+        """Whether ``event`` says something of the shadow that a shadow can do."""
+        shadow = self.deployment.shadow
+        if shadow is None or not isinstance(event, ShadowInput | on.QueryHalted):
+            return False
+        return event.query == shadow.name
+
     def handle(self, now: float, event: on.Input) -> Breakdown | None:
+        if self._is_of_shadow(event) and isinstance(event, ShadowInput):
+            self._on_shadow(now, event)
+            return None
         match event:
             case on.MarkWanted(query, after, lineage):
                 # A former version gets no mark, since Spark is about to stop it.
@@ -114,6 +129,24 @@ class QueryControl:
                 raise TypeError(f"no step for {event!r}")
         return None
 
+    def _on_shadow(self, now: float, event: ShadowInput) -> None:
+        """Note what the query process or an operator says of the shadow, which moves no lease."""
+        shadow = self.deployment.shadow
+        assert shadow is not None
+        match event:
+            case on.MarkWanted(_, after, lineage):
+                if lineage == shadow.lineage(self._journal_id):
+                    shadow.asked(after)
+            case on.BatchAdmitted(_, number, _, size):
+                shadow.note_admitted(number, size)
+            case on.QueryFailed(_, number, reason, lineage):
+                if lineage == shadow.lineage(self._journal_id):
+                    self.deployment.shadow_failed(now, number, reason)
+            case on.QueryRefused(_, reason):
+                shadow.life.refused(reason)
+            case on.RetryAsked():
+                shadow.retry()
+
     def _ended(self, now: float, event: on.QueryProcessGone) -> Breakdown | None:
         if not self.process.ended(now, event.incarnation, event.reason):
             return None
@@ -138,6 +171,9 @@ class QueryControl:
     def answers(self, committed: int) -> Iterator[do.AnswerMark]:
         for mark in self.deployment.answers(committed):
             yield do.AnswerMark(mark, self._lineage(mark.query))
+        shadow = self.deployment.shadow
+        if shadow is not None and (next_one := shadow.answer()) is not None:
+            yield do.AnswerMark(next_one, shadow.lineage(self._journal_id))
 
     def _is_present(self, query: str, lineage: str | None) -> bool:
         """Whether ``lineage`` is that of the query that this node shall run.

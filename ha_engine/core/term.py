@@ -165,7 +165,7 @@ class Term:
             case on.RescaleAsked(query, partitions) if self.may_act(now):
                 yield from self._append_if(self._deployment.rescale(query, partitions))
             case on.DeployAsked() if self.may_act(now):
-                yield self.append(self._deployment.deploy(event))
+                yield from self._append_if(self._deployment.deploy(event, self._journal.committed))
             case on.SwitchoverAsked(to, by):
                 yield from self._switch_over(now, to, by)
             case on.SnapshotAsked():

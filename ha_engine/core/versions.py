@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ha_engine.types import Application, Deployed, QueryBase, QueryVersion
+from ha_engine.types import Application, Deployed, QueryBase, QueryVersion, Shadow
 
 
 class Versions:
@@ -35,6 +35,9 @@ class Versions:
         # By query, the numbers of partitions of the present state, each with the mark after which
         # it holds (RULES.md#r35). Before the first of these marks, the config has the number.
         self.partitions: dict[str, tuple[tuple[int, int], ...]] = {}
+        # By query, the shadow that made the present state, whose checkpoint this node may have
+        # (RULES.md#r38).
+        self.adopting: dict[str, Shadow] = {}
         # By query, the last mark of the base, which does not name all earlier changes.
         self._base_through: dict[str, int] = {}
 
@@ -42,6 +45,20 @@ class Versions:
         """Whether an application record with ``version`` brings other code or a new state."""
         before = self.of.get(version.query)
         return before is None or version.reset or before.digest != version.digest
+
+    def promotes(self, version: QueryVersion) -> bool:
+        """Whether an application record with ``version`` puts a shadow in the query's place."""
+        before = self.of.get(version.query)
+        return before is not None and version.promoted != before.promoted
+
+    def pending_promotion(self, query: str) -> Shadow | None:
+        """The shadow that the newest deployment puts in the query's place, until an application
+        record has done so."""
+        shadow = None if self.deployed is None else self.deployed.promoted
+        if shadow is None or shadow.query != query:
+            return None
+        version = self.of.get(query)
+        return None if version is None or version.promoted == shadow.number else shadow
 
     def rescales(self, version: QueryVersion) -> bool:
         """Whether an application record with ``version`` keeps the state, and changes the number of
@@ -74,8 +91,18 @@ class Versions:
                 self._changed_after[name] = last_mark(name)
                 self.carried_on.pop(name, None)
                 self.earlier.pop(name, None)
+                self.adopting.pop(name, None)
                 yield version
+            elif self.promotes(version):
+                # One code made the whole state of the shadow, on each node from the same mark on.
+                self._changed_after[name] = last_mark(name)
+                self.carried_on.pop(name, None)
+                self.earlier.pop(name, None)
+                if (shadow := self.pending_promotion(name)) is not None:
+                    self.adopting[name] = shadow
+                self.lineages[name] = sequence
             elif before.digest != version.digest:
+                self.adopting.pop(name, None)
                 self.carried_on[name] = self._changed_after[name] = last_mark(name)
                 before_that = self.earlier.get(name, ())
                 self.earlier[name] = (self.lineages[name], *before_that) if mine else ()

@@ -11,9 +11,15 @@ from types import MappingProxyType
 
 from ha_engine.config import Config
 from ha_engine.deploy.archive import Archive
-from ha_engine.deploy.store import DeployedApplications
+from ha_engine.deploy.store import DeployedApplications, shadow_path
 from ha_engine.errors import ApplicationError
-from ha_engine.query.application import OnChange, StreamApplication, load_application
+from ha_engine.query.application import (
+    OnChange,
+    RunningShadow,
+    StreamApplication,
+    load_application,
+)
+from ha_engine.types import shadow_of_tree
 
 
 def application_of(config: Config) -> StreamApplication:
@@ -23,7 +29,11 @@ def application_of(config: Config) -> StreamApplication:
     if found is None:
         return load_application(config.application)
     path, deployed = found
-    application = replace(load_application(path), archive=deployed["id"])
+    application = replace(load_application(path), archive=deployed.get("runs", deployed["id"]))
+    if "shadow" in deployed:
+        shadow = shadow_of_tree(deployed["shadow"])
+        running = RunningShadow(shadow, load_application(shadow_path(path)))
+        application = replace(application, shadow=running)
     return _with_default(application, deployed["on_change"])
 
 

@@ -4,6 +4,8 @@
     applications/7-1f0c.../deployed.json   who deployed it, and when
     applications/7-1f0c.../archive.zip
     applications/7-1f0c.../files/       the unpacked archive
+    applications/7-1f0c.../shadow/      the unpacked archive of the shadow, if there is one
+    applications/7-1f0c.../shadow.zip
 
 The journal decides which application a node runs. This directory only lets the next process start
 with it at once, so a lost or older directory costs one more restart (RULES.md#r36).
@@ -13,7 +15,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from ha_engine.types import Deployed
 KEPT = 20
 """So many deployments stay on the disk for ``app rollback`` and ``app diff``."""
 _CURRENT, _META, _ZIP, _FILES = "current.json", "deployed.json", "archive.zip", "files"
+_SHADOW, _SHADOW_ZIP = "shadow", "shadow.zip"
 
 
 class DeployedApplications:
@@ -87,6 +89,11 @@ class DeployedApplications:
         (draft / _FILES).mkdir(parents=True)
         archive.unpack(draft / _FILES)
         (draft / _ZIP).write_bytes(archive.content)
+        if (shadow := deployed.shadow) is not None:
+            beside = Archive.from_text(shadow.archive)
+            (draft / _SHADOW).mkdir()
+            beside.unpack(draft / _SHADOW)
+            (draft / _SHADOW_ZIP).write_bytes(beside.content)
         (draft / _META).write_text(json.dumps(described(deployed)), encoding="utf-8")
         # A loss of power must not leave the name of the directory without its files.
         OS_FILES.sync(draft)
@@ -101,21 +108,37 @@ class DeployedApplications:
 
 
 def described(deployed: Deployed) -> dict[str, Any]:
-    """The fields of a deployment but its archive, which may have a megabyte."""
-    return {name: value for name, value in asdict(deployed).items() if name != "archive"}
+    """The fields of a deployment but its archives, which may have megabytes."""
+    tree = {**deployed.tree, "runs": deployed.runs}
+    for one in (tree, tree.get("shadow"), tree.get("promoted")):
+        if one is not None:
+            del one["archive"]
+    return tree
 
 
 def _whole(place: Path) -> dict[str, Any] | None:
     """The fields of a deployment, or None if a file of its directory is not what it was."""
-    meta, files = _read(place / _META), place / _FILES
-    if meta is None:
+    meta = _read(place / _META)
+    if meta is None or _id_below(place / _FILES) != meta.get("id"):
         return None
-    there = {
-        path.relative_to(files).as_posix(): path.read_bytes()
-        for path in files.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    return meta if id_of(there) == meta.get("id") else None
+    if "shadow" in meta and _id_below(place / _SHADOW) != meta["shadow"]["id"]:
+        return None
+    return meta
+
+
+def _id_below(files: Path) -> str:
+    return id_of(
+        {
+            path.relative_to(files).as_posix(): path.read_bytes()
+            for path in files.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+    )
+
+
+def shadow_path(application: Path) -> Path:
+    """The directory of a shadow's application beside that of the deployed one."""
+    return application.parent / _SHADOW
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ frame."""
 VERSION = 1
 HEADER_BYTES = 52
 
-_DEPLOYED = tuple(field.name for field in fields(Deployed))
+_DEPLOYED, _WITH_SHADOWS = "deployed", "deployed_with_shadows"
 _START = struct.Struct("<4sI")
 _REST = struct.Struct("<BB2xIIIIQQQ")
 
@@ -219,7 +219,8 @@ def _written(body: Body) -> tuple[RecordKind, str]:
             text = f'"skip":{_quoted(query)},"number":{number},"by":{_quoted(by)}'
             return RecordKind.APPLICATION, f'{{{text},"reason":{_quoted(reason)}}}'
         case Deployed():
-            meta = {"deployed": True, **asdict(body)}
+            # An engine that knows no shadows must not take the record for one without.
+            meta = {_WITH_SHADOWS if body.has_shadows else _DEPLOYED: True, **body.tree}
             return RecordKind.APPLICATION, json.dumps(meta, separators=(",", ":"))
 
 
@@ -254,6 +255,8 @@ def _written_version(version: QueryVersion) -> str:
     text += f',"first":{_written_mark(version.first)},"reset":{_flag(version.reset)}'
     if version.partitions is not None:
         text += f',"partitions":{version.partitions}'
+    if version.promoted is not None:
+        text += f',"promoted":{version.promoted}'
     return f"{{{text}}}"
 
 
@@ -277,8 +280,8 @@ def _read(kind: int, meta: Any) -> Body:
             return EpochStart(meta["node"], meta["process"], meta["forced"])
         case RecordKind.APPLICATION if "skip" in meta:
             return Skip(meta["skip"], meta["number"], meta["by"], meta["reason"])
-        case RecordKind.APPLICATION if "deployed" in meta:
-            return Deployed(**{name: meta[name] for name in _DEPLOYED})
+        case RecordKind.APPLICATION if _DEPLOYED in meta or _WITH_SHADOWS in meta:
+            return Deployed.from_tree(meta)
         case RecordKind.APPLICATION:
             return Application(meta["digest"], tuple(map(_read_version, meta["queries"])))
         case _:
@@ -307,4 +310,5 @@ def _read_version(meta: Any) -> QueryVersion:
         _read_mark(meta["first"]),
         meta["reset"],
         meta.get("partitions"),
+        meta.get("promoted"),
     )

@@ -17,6 +17,7 @@
 ``range_server`` is the gRPC service through which executors on other hosts read the journal.
 ``forwarding`` finds the peer that is the active, for the events that this node takes meanwhile.
 ``deploying`` checks an application, and deploys it to every node.
+``shadowing`` decides whether a shadow may begin, and whether it may take its query's place.
 ``adapters`` lets sync, the query process, the status and operators use the core.
 ``routes`` has all routes of the HTTP interface.
 ``supervisor_link`` is the node process's end of the socket pair with the supervisor.

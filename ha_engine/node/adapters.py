@@ -19,7 +19,7 @@ from ha_engine.node.driver import Driver
 from ha_engine.receive.log_history import LogHistory
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import Hello, Report
-from ha_engine.types import Extent, Position
+from ha_engine.types import SHADOW_SIGN, Extent, Position
 from ha_engine.v1 import local_pb2 as pb
 
 PENDING_BYTES_MAX = 32 << 20
@@ -76,7 +76,12 @@ class LocalAnswers:
         return self.core.query_control.process.incarnation
 
     def skipped(self, query: str, number: int) -> bool:
-        return (query, number) in self.core.deployment.skips.known
+        # A shadow reads the batches of its live query.
+        return (query.partition(SHADOW_SIGN)[0], number) in self.core.deployment.skips.known
+
+    def may_admit(self, query: str, lineage: str) -> bool:
+        journal_id = self.core.identity.journal_id
+        return self.core.deployment.may_admit(query, lineage, journal_id)
 
     def may_be_of_other_code(self, query: str, number: int) -> bool:
         return self.core.deployment.versions.may_be_of_other_code(query, number)
@@ -133,7 +138,8 @@ class QueryObserver:
             update.state_partitions,
             update.skew,
         )
-        self._metrics.observe_batch(query, update.duration_ms / 1000)
+        if SHADOW_SIGN not in query:
+            self._metrics.observe_batch(query, update.duration_ms / 1000)
 
     def saw_executors(self, report: pb.ReportExecutorsRequest) -> None:
         self.executors = Executors(
@@ -175,6 +181,9 @@ class OperatorRequests:
         return refusal or ""
 
     def skip(self, query: str, by: str) -> str:
+        if SHADOW_SIGN in query:
+            live = query.partition(SHADOW_SIGN)[0]
+            return f"{query} runs the batches of query {live}; retry it, or discard it"
         refusal = self._why_not(query, "skip", needs_active=True)
         if not refusal:
             self.handle(on.SkipAsked(query, by))
@@ -187,13 +196,19 @@ class OperatorRequests:
         return refusal
 
     def rescale(self, query: str, partitions: int) -> str:
+        deployment = self.core.deployment
         refusal = self.core.why_no_order() or self.no_rescale
+        refusal = refusal or deployment.why_not_rescaled(query) or ""
         if not refusal:
             self.handle(on.RescaleAsked(query, partitions))
         return refusal
 
     def _why_not(self, query: str, what: str, *, needs_active: bool) -> str:
-        life = self.core.deployment.lives[query]
+        shadow = self.core.deployment.shadow
+        if shadow is not None and query == shadow.name:
+            life = shadow.life
+        else:
+            life = self.core.deployment.lives[query]
         if life.state is not QueryState.FAILED:
             return f"query {query} has not failed; there is nothing to {what}"
         if needs_active and (refusal := self.core.why_no_order()):

@@ -23,6 +23,7 @@ from ha_engine.core import (
     PeerTiming,
     QueryPlan,
     RestartPolicy,
+    ShadowLimits,
 )
 from ha_engine.journal import Journal
 from ha_engine.journal.identity import JournalIdentity
@@ -113,8 +114,16 @@ def _deployment(config: Config, application: StreamApplication) -> Deployment:
         outbox.max_bytes,
     )
     restarts = RestartPolicy(query.attempts_per_batch, backoff_max=query.restart_backoff_max)
-    plans = plans_of(application, only_active=config.is_backup)
-    return Deployment(application.digest, plans, limits, restarts, application.archive)
+    shadow = application.shadow
+    return Deployment(
+        application.digest,
+        plans_of(application, only_active=config.is_backup),
+        limits,
+        restarts,
+        application.archive,
+        None if shadow is None else (shadow.record, shadow.spec.digest),
+        ShadowLimits(behind_max=2 * config.receive.max_backlog_events),
+    )
 
 
 def plans_of(application: StreamApplication, *, only_active: bool = False) -> tuple[QueryPlan, ...]:

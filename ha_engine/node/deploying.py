@@ -12,8 +12,16 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from contextlib import ExitStack
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+    Set,
+)
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,10 +49,11 @@ from ha_engine.deploy.store import described
 from ha_engine.errors import ApplicationError, DeploymentRefused, EngineError, NotActive
 from ha_engine.jvm import engine_jar
 from ha_engine.node.check import require_usable
+from ha_engine.node.shadowing import changed_query, require_promotable, require_same_modules
 from ha_engine.node.startup import needs_jar
 from ha_engine.query.application import StreamApplication
-from ha_engine.sync import ApplicationChecks
-from ha_engine.types import Deployed
+from ha_engine.sync import ApplicationChecks, Report
+from ha_engine.types import Deployed, Shadow
 from ha_engine.v1 import sync_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -70,7 +79,12 @@ async def check_request(
     def check() -> dict[str, str]:
         with unpacked(Archive.read(request.archive)) as application:
             _require_startable(config, application)
-            return requirements_of(application)
+            facts = requirements_of(application)
+        if request.shadow:
+            with unpacked(Archive.read(request.shadow)) as shadow:
+                _require_startable(config, shadow)
+                facts |= _facts_of_shadow(shadow)
+        return facts
 
     try:
         return pb.CheckApplicationReply(facts=await asyncio.to_thread(check))
@@ -80,7 +94,8 @@ async def check_request(
 
 class Deployments:
     """Deploys applications while this node is the active. ``plans_of`` makes the plans of an
-    application's queries. ``committed`` waits for the commit of a record, or raises NotActive."""
+    application's queries. ``committed`` waits for the commit of a record, or raises NotActive.
+    ``reports`` returns the last report of each connected peer."""
 
     def __init__(
         self,
@@ -91,10 +106,11 @@ class Deployments:
         committed: Callable[[int], Awaitable[None]],
         peers: ApplicationChecks,
         plans_of: Callable[[StreamApplication], Iterable[QueryPlan]],
+        reports: Callable[[], Mapping[str, Report]],
     ) -> None:
         self._config, self._running, self._core = config, running, core
         self._handle, self._committed = handle, committed
-        self._peers, self._plans_of = peers, plans_of
+        self._peers, self._plans_of, self._reports = peers, plans_of, reports
         self._one_by_one = asyncio.Lock()
         self.store = DeployedApplications(config.node.data_dir)
         self.running: Sequence[Mapping[str, Any]] = _shown(
@@ -107,14 +123,12 @@ class Deployments:
         found = self._core.deployment.versions.deployed
         return None if found is None else described(found)
 
-    async def deploy(
-        self, archive: Archive, order: Order, *, only: bool = False
-    ) -> Mapping[str, Any]:
+    async def deploy(self, archive: Archive, order: Order, *, only: bool = False) -> Deployed:
         """Check and deploy the applications in ``archive``. Each replaces the application of its
         name or is added, and with ``only`` the group runs no others any more.
 
-        Return the deployment without its archive, once every member has its record. Nothing has
-        changed if this raises an error.
+        Return the deployment, once every member has its record. Nothing has changed if this raises
+        an error.
 
         Raises DeploymentRefused, ApplicationError, ConfigError, NotActive.
         """
@@ -126,7 +140,7 @@ class Deployments:
 
         return await self._deploy(change, order, replaced=None if only else set(sent))
 
-    async def remove(self, name: str, order: Order) -> Mapping[str, Any]:
+    async def remove(self, name: str, order: Order) -> Deployed:
         """Deploy all applications but ``name``. Returns and raises as ``deploy`` does."""
 
         def change(present: Mapping[str, Part]) -> Mapping[str, Part]:
@@ -148,13 +162,12 @@ class Deployments:
         order: Order,
         *,
         replaced: Set[str] | None,
-    ) -> Mapping[str, Any]:
+    ) -> Deployed:
         """Deploy the present applications after ``change``, which replaces those named, or all if
         ``replaced`` is None."""
-        if self._one_by_one.locked():
-            raise DeploymentRefused("another deployment is under way; wait for its end")
-        async with self._one_by_one:
+        async with self._alone():
             self._require_free(order)
+            self._require_no_shadow()
             before = self._core.deployment.versions.deployed
             archive = await asyncio.to_thread(self._compose, before, change, replaced)
             with ExitStack() as leaving:
@@ -169,7 +182,11 @@ class Deployments:
             self._require_decided(application)
             if not order.discard:
                 self._require_finished(application)
-            return await self._append(archive, application.name, order)
+            return await self._append(
+                on.DeployAsked(
+                    archive.id, application.name, order.by, _now(), archive.text, order.on_change
+                )
+            )
 
     def _compose(
         self,
@@ -187,11 +204,96 @@ class Deployments:
         all_replaced = replaced is None or names <= replaced
         return composed(change({} if all_replaced else parts_of_file(self._running)))
 
+    # -- shadows (RULES.md#r38) --------------------------------------------------------------------
+
+    async def deploy_shadow(self, archive: Archive, order: Order) -> Deployed:
+        """Check applications that change one query, and run that query as a shadow on every node.
+        What runs now goes on.
+
+        Raises DeploymentRefused, ApplicationError, ConfigError, NotActive.
+        """
+        sent = await asyncio.to_thread(parts_of, archive)
+        async with self._alone():
+            self._require_free(order)
+            self._require_no_shadow()
+            live, beside = await asyncio.to_thread(self._with_shadow, sent)
+            with ExitStack() as leaving:
+                application = await asyncio.to_thread(leaving.enter_context, unpacked(beside))
+                query = changed_query(self._config, self._running, application)
+                require_same_modules(live, beside, application, query)
+                log.info("checking a shadow", query=query, by=order.by)
+                await asyncio.to_thread(_require_startable, self._config, application)
+                here = requirements_of(self._running) | _facts_of_shadow(application)
+                await self._ask_members(live, here, beside)
+                await _plan_on_spark(application.path)
+            self._require_free(order)
+            self._require_no_shadow()
+            deployed = self._core.deployment.versions.deployed
+            on_change = None if deployed is None else deployed.on_change
+            name, shadow = self._running.name, (query, beside.id, beside.text)
+            asked = on.DeployAsked(live.id, name, order.by, _now(), live.text, on_change, shadow)
+            return await self._append(asked)
+
+    async def promote(self, query: str, by: str) -> Deployed:
+        """Let the shadow of ``query`` take its place on every node. Raises DeploymentRefused,
+        NotActive."""
+        async with self._alone():
+            self._require_free(Order(by))
+            require_promotable(self._core, self._config, query, self._reports())
+            deployed, shadow = self._shadow_of(query)
+            asked = on.DeployAsked(
+                shadow.id, deployed.name, by, _now(), shadow.archive, promotes=shadow.name
+            )
+            return await self._append(asked)
+
+    async def discard(self, query: str, by: str) -> Deployed:
+        """End the shadow of ``query`` on every node. Raises DeploymentRefused, NotActive."""
+        async with self._alone():
+            self._require_free(Order(by, allow_absent=True))
+            deployed, _ = self._shadow_of(query)
+            asked = on.DeployAsked(
+                deployed.id, deployed.name, by, _now(), deployed.archive, deployed.on_change
+            )
+            return await self._append(asked)
+
+    def _shadow_of(self, query: str) -> tuple[Deployed, Shadow]:
+        deployed = self._core.deployment.versions.deployed
+        if deployed is None or deployed.shadow is None or deployed.shadow.query != query:
+            raise DeploymentRefused(f"query {query} has no shadow; deploy one with --shadow")
+        return deployed, deployed.shadow
+
+    def _require_no_shadow(self) -> None:
+        deployed = self._core.deployment.versions.deployed
+        if deployed is not None and deployed.shadow is not None:
+            query = deployed.shadow.query
+            raise DeploymentRefused(
+                f"a shadow runs beside query {query}; end it first: ha-engine query promote "
+                f"{query}, or ha-engine query discard {query}"
+            )
+
+    def _with_shadow(self, sent: Mapping[str, Part]) -> tuple[Archive, Archive]:
+        """The archive of what runs now, and the one with the applications that were sent. Raises
+        ApplicationError, DeploymentRefused."""
+        deployed = self._core.deployment.versions.deployed
+        present = parts_of_file(self._running) if deployed is None else _parts_of(deployed)
+        live = composed(present) if deployed is None else Archive.from_text(deployed.archive)
+        return live, composed(changed(present, sent))
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Refuse a second deployment while one is under way. Raises DeploymentRefused."""
+        if self._one_by_one.locked():
+            raise DeploymentRefused("another deployment is under way; wait for its end")
+        async with self._one_by_one:
+            yield
+
+    # -- checks ------------------------------------------------------------------------------------
+
     async def _check(self, archive: Archive, application: StreamApplication) -> None:
         self._require_decided(application)
         _require_same_columns(self._running, application)
         await asyncio.to_thread(_require_startable, self._config, application)
-        await self._ask_members(archive, application)
+        await self._ask_members(archive, requirements_of(application))
         await _plan_on_spark(application.path)
 
     def _require_free(self, order: Order) -> None:
@@ -201,6 +303,11 @@ class Deployments:
         row = core.lease.row
         if row is not None and row.paused:
             raise DeploymentRefused("failover is paused; run: ha-engine resume")
+        if (promoting := core.deployment.promoting) is not None:
+            raise DeploymentRefused(
+                f"the shadow of query {promoting} takes its place now; wait until every node "
+                "runs it"
+            )
         absent = sorted(set(self._config.event_sync.peers) - core.role_machine.connected)
         if absent and not order.allow_absent:
             raise DeploymentRefused(
@@ -236,12 +343,14 @@ class Deployments:
         if stranded := deployment.stranded(plans):
             raise DeploymentRefused(STRANDED + ", ".join(stranded))
 
-    async def _ask_members(self, archive: Archive, application: StreamApplication) -> None:
+    async def _ask_members(
+        self, archive: Archive, here: Mapping[str, str], shadow: Archive | None = None
+    ) -> None:
         """Require that each connected peer could run the application, with the same plug-ins and
-        modules. Raises DeploymentRefused, ConfigError."""
-        here = requirements_of(application)
+        modules, and the shadow. Raises DeploymentRefused, ConfigError."""
+        beside = b"" if shadow is None else shadow.content
         for peer in sorted(self._core.role_machine.connected):
-            reply = await self._peers.ask(peer, archive.content)
+            reply = await self._peers.ask(peer, archive.content, beside)
             if reply.problem:
                 raise DeploymentRefused(f"{peer} cannot run the application: {reply.problem}")
             if differing := differences(here, reply.facts):
@@ -250,22 +359,21 @@ class Deployments:
                     f"from this node's: {'; '.join(differing)}"
                 )
 
-    async def _append(self, archive: Archive, name: str, order: Order) -> Mapping[str, Any]:
+    async def _append(self, asked: on.DeployAsked) -> Deployed:
         before = self._core.journal.last.sequence
-        now = time.time_ns() // 1000
-        self._handle(on.DeployAsked(archive.id, name, order.by, now, archive.text, order.on_change))
+        self._handle(asked)
         deployed = self._core.deployment.versions.deployed
         if self._core.journal.last.sequence == before or deployed is None:
             raise NotActive(self._core.why_no_order() or self._core.reason)
-        log.info("application deployed", number=deployed.number, name=name, by=order.by)
+        log.info("application deployed", number=deployed.number, name=asked.name, by=asked.by)
         await self._committed(self._core.journal.last.sequence)
-        return described(deployed)
+        return deployed
 
 
 def _shown(running: StreamApplication, deployed: Deployed | None) -> list[dict[str, Any]]:
     """Each application that this process runs, and the deployment that brought it. ``deployed`` is
     the newest deployment at the start of the process."""
-    parts = _parts_of(deployed) if deployed and deployed.id == running.archive else {}
+    parts = _parts_of(deployed) if deployed and deployed.runs == running.archive else {}
     origins = {name: asdict(part.origin) for name, part in parts.items() if part.origin is not None}
     return [
         {
@@ -282,6 +390,15 @@ def _shown(running: StreamApplication, deployed: Deployed | None) -> list[dict[s
 def _parts_of(deployed: Deployed) -> dict[str, Part]:
     archive = Archive.from_text(deployed.archive)
     return parts_of(archive, Origin(deployed.number, deployed.by, deployed.at_us))
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _facts_of_shadow(shadow: StreamApplication) -> dict[str, str]:
+    """An older release answers without these facts, so that no shadow begins beside it."""
+    return {f"{what} of the shadow": fact for what, fact in requirements_of(shadow).items()}
 
 
 def _require_startable(config: Config, application: StreamApplication) -> None:

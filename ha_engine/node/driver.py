@@ -241,7 +241,7 @@ class Driver:
                 ports.supervisor.stop_process(incarnation, reason)
             case do.RunQuery():
                 self._runs[action.query] = action
-                if action.must_resume or action.takeover:
+                if self._lacks_state(ports, action):
                     self._spawn(self._resume_query(ports, action), "resume a query")
                 else:
                     ports.process_link.run_query(action)
@@ -300,6 +300,15 @@ class Driver:
         has_state = await self._snapshot_actions(ports).bring_state(run, durable)
         if has_state and self._may_run(run):
             ports.process_link.run_query(run)
+
+    def _lacks_state(self, ports: Ports, run: do.RunQuery) -> bool:
+        """Whether the state may have to come from elsewhere. No snapshot has that of a shadow, and
+        a promoted query continues the checkpoint of its shadow if that is here."""
+        if run.shadow_of is not None:
+            return False
+        if run.adopts is not None and ports.storage.has_checkpoint(run.adopts[0]):
+            return False
+        return run.must_resume or run.takeover is not None
 
     def _may_run(self, run: do.RunQuery) -> bool:
         """Whether the core still wants this run of the query.

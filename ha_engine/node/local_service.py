@@ -33,7 +33,7 @@ from ha_engine.outbox import Admission, Outbox
 from ha_engine.query.range_endpoints import Endpoints
 from ha_engine.system.runtime_dir import make_runtime_dir
 from ha_engine.system.stuck_watch import STUCK_SECONDS, StuckWatch
-from ha_engine.types import Extent, Mark
+from ha_engine.types import SHADOW_SIGN, Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1 import local_pb2_grpc as rpc
 
@@ -71,6 +71,7 @@ class Answers(Protocol):
 
     def incarnation(self) -> str | None: ...
     def skipped(self, query: str, number: int) -> bool: ...
+    def may_admit(self, query: str, lineage: str) -> bool: ...
     def may_be_of_other_code(self, query: str, number: int) -> bool: ...
     def lacks_mark_after(self, query: str, number: int) -> bool: ...
     def lacks_records_from(self, first: int) -> bool: ...
@@ -103,7 +104,7 @@ class LocalService(rpc.LocalServicer):
     them, or None while they may not. ``claim_again`` makes the node claim the sink of such a query
     again, because only the ledger has the reason why a task could not write.
     ``application`` is the path of the application file, or None for the one that the query process
-    got at its start.
+    got at its start. ``shadow`` is the one of the shadow, if the node runs a shadow.
     ``on_stuck`` is called when the disk of the outbox has not answered for ``stuck_after`` seconds.
     """
 
@@ -122,12 +123,16 @@ class LocalService(rpc.LocalServicer):
         buckets: Mapping[str, Callable[[int], BucketPlace | None]] = MappingProxyType({}),
         claim_again: Callable[[str], None] = lambda query: None,
         application: Path | None = None,
+        shadow: Path | None = None,
     ) -> None:
         self._steps, self._answers, self._outbox = steps, answers, outbox
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
         self._endpoints, self._check_logs = endpoints, check_logs
         self._buckets, self._claim_again = buckets, claim_again
         self._application = "" if application is None else str(application)
+        self._shadow = "" if shadow is None else str(shadow)
+        # By query, the columns of its batches, which those of its shadow must equal.
+        self._schemas: dict[str, pa.Schema] = {}
         # Threads of their own, since all others may wait for a sink.
         self._log_threads = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="logs")
         # By query and lineage: a query that Spark has not stopped yet may wait beside the new one.
@@ -155,7 +160,10 @@ class LocalService(rpc.LocalServicer):
             partitions=[
                 pb.StatePartitions(after=after, number=number) for after, number in query.partitions
             ],
-            application=self._application,
+            application=self._application if query.shadow_of is None else self._shadow,
+            shadow_of=query.shadow_of or "",
+            adopts=query.adopts[0] if query.adopts else "",
+            adopts_lineage=query.adopts[1] if query.adopts else "",
         )
         self._to_query.put_nowait(pb.QueryCommand(run=run))
 
@@ -196,6 +204,8 @@ class LocalService(rpc.LocalServicer):
         self, request: pb.AwaitMarkRequest, context: Context
     ) -> pb.AwaitMarkReply:
         await self._known(request.incarnation, context)
+        if SHADOW_SIGN in request.query:
+            await self._require_present(request.query, request.lineage, context)
         if self._answers.lacks_mark_after(request.query, request.after):
             return pb.AwaitMarkReply(trimmed=True)
         waiting: asyncio.Future[Mark] = asyncio.get_running_loop().create_future()
@@ -260,9 +270,16 @@ class LocalService(rpc.LocalServicer):
         self, request: pb.AdmitBatchRequest, context: Context
     ) -> pb.AdmitBatchReply:
         await self._known(request.incarnation, context)
-        await self._require_same_logs(request.query, context)
+        await self._require_same_logs(request.query.partition(SHADOW_SIGN)[0], context)
+        await self._require_present(request.query, request.lineage, context)
         verdict = await asyncio.shield(self._admission(request))
         return pb.AdmitBatchReply(verdict=VERDICTS[verdict])
+
+    async def _require_present(self, query: str, lineage: str, context: Context) -> None:
+        """End a run that the core does not want any more, although Spark has not stopped it yet."""
+        if not self._answers.may_admit(query, lineage):
+            reason = f"this run of query {query} is over; another one has its place"
+            await context.abort(grpc.StatusCode.ABORTED, reason)
 
     async def _require_same_logs(self, query: str, context: Context) -> None:
         if self._check_logs is None:
@@ -367,11 +384,23 @@ class LocalService(rpc.LocalServicer):
         """The reason why the query must not start, or an empty string. An unavailable sink does not
         prevent the start, because the publish stage retries it."""
         query, arrow = request.query, pa.ipc.read_schema(pa.py_buffer(request.planned.schema))
+        self._schemas[query] = arrow
         checks = [self._check(query, sink, arrow) for sink in self._sinks(query).values()]
         reason = next(filter(None, await asyncio.gather(*checks)), "")
+        if SHADOW_SIGN in query:
+            reason = _other_columns(self._schemas.get(query.partition(SHADOW_SIGN)[0]), arrow)
         if reason:
             self._steps.handle(on.QueryRefused(query, reason, request.lineage))
+        self._refuse_shadow_of(query)
         return reason
+
+    def _refuse_shadow_of(self, query: str) -> None:
+        """Refuse the shadow of ``query`` if it reported its columns first, and they differ."""
+        for name, columns in self._schemas.items():
+            if name.startswith(f"{query}{SHADOW_SIGN}"):
+                reason = _other_columns(self._schemas[query], columns)
+                if reason:
+                    self._steps.handle(on.QueryRefused(name, reason, ""))
 
     async def _check(self, query: str, sink: PreparedSink, schema: pa.Schema) -> str:
         try:
@@ -393,6 +422,23 @@ class LocalService(rpc.LocalServicer):
         if incarnation not in self._orphans:
             self._orphans.add(incarnation)
             self._observer.orphaned()
+
+
+def _other_columns(live: pa.Schema | None, shadow: pa.Schema) -> str:
+    """Why the rows of a shadow do not fit the sinks of its query, or an empty string."""
+    if live is None:
+        return ""
+    ours, theirs = (dict(zip(one.names, one.types, strict=True)) for one in (live, shadow))
+    if ours == theirs:
+        return ""
+    return (
+        f"the shadow yields the columns {_shown(theirs)}, but the sinks of the query get "
+        f"{_shown(ours)}; give the query a sink of its own instead"
+    )
+
+
+def _shown(columns: Mapping[str, pa.DataType]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
 def _to_reply(place: BucketPlace) -> pb.LocateBucketsReply:

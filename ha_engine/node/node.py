@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,11 +22,13 @@ from ha_engine.api.output import OutputReader
 from ha_engine.api.page import WithPage
 from ha_engine.api.prometheus import NodeMetrics
 from ha_engine.api.server import WebServer
+from ha_engine.api.shadows import Comparison
 from ha_engine.api.status import Queues, Stages, status_of
 from ha_engine.api.status_body import Status
 from ha_engine.api.turns import Turns
 from ha_engine.config import Config
 from ha_engine.config.reload import Reloader
+from ha_engine.core import ShadowLimits
 from ha_engine.core import inputs as on
 from ha_engine.errors import ConfigError, NotAllowed
 from ha_engine.journal import Journal
@@ -59,7 +61,7 @@ from ha_engine.node.local_service import LocalServer, LocalService
 from ha_engine.node.ports import Ports
 from ha_engine.node.range_server import CONNECTIONS_MAX
 from ha_engine.node.routes import web_application
-from ha_engine.node.storage import NodeStorage, give_up, replay
+from ha_engine.node.storage import NodeStorage, give_up, remove_old_shadows, replay
 from ha_engine.node.stream_logs import StreamLogs
 from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
 from ha_engine.outbox import Outbox
@@ -118,8 +120,7 @@ class Node:
         self.application = application
         self.data = DataDirectory(config.node.data_dir, process_id)
         self.journal, self.outbox = self._open(living)
-        kept = config.observe
-        self.published = PublishedBatches(self.data.published, kept.keep_batches, kept.keep_size)
+        self.published = self._published_batches()
         self.core = core_of(
             config, self.application, self.journal, process_id, self.data.high_water()
         )
@@ -142,6 +143,8 @@ class Node:
         backlog = backlog_of(config, self.core, self.disk)
         self.gate = gate_of(config, self.application, self.driver, backlog, self.metrics.gate)
         replay(self.data.base, self.journal, self.outbox, self.core, self.gate)
+        if not config.checkpoint_url:
+            remove_old_shadows(config.checkpoint_dir, self.core.deployment)
         self.sinks = sinks_of(config, self.application, self._last_mark)
         self.publisher = self._stopped_publisher()
         self.logs = StreamLogs(self.application, self.gate.logs, lambda: self.journal.first)
@@ -184,6 +187,7 @@ class Node:
         )
 
     def _local_service(self) -> LocalService:
+        shadow = self.application.shadow
         return LocalService(
             self.driver,
             self.answers,
@@ -199,6 +203,7 @@ class Node:
             ),
             claim_again=self.publisher.claim_again,
             application=self.application.path,
+            shadow=None if shadow is None else shadow.application.path,
         )
 
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:
@@ -208,6 +213,19 @@ class Node:
         size = config.journal.segment_size
         journal = Journal.open(data.journal, group=config.group, segment_size=size)
         return journal, Outbox.open(data.outbox, living=living)
+
+    def _published_batches(self) -> PublishedBatches:
+        """The batches that are kept for observers, or to compare a shadow with its query."""
+        kept, bounds = self.config.observe, ShadowLimits()
+        batches, size = kept.keep_batches, kept.keep_size
+        if self.application.shadow is not None:
+            batches, size = max(batches, bounds.batches_max), max(size, bounds.bytes_max)
+        return PublishedBatches(self.data.published, batches, size)
+
+    def _storage(self) -> NodeStorage:
+        checkpoints = self.config.checkpoint_dir
+        parts = self.journal, self.writer, self.outbox, self.published
+        return NodeStorage(self.data, *parts, checkpoints)
 
     def _event_sync(self, process_id: str) -> EventSync:
         def admits(node: str, process: str) -> bool:
@@ -244,7 +262,11 @@ class Node:
             driver.committed,
             checks,
             plans_of,
+            self._reports,
         )
+
+    def _reports(self) -> Mapping[str, Report]:
+        return {peer: report for peer, (_, report) in self.peers.reports().items()}
 
     def _sync_owner(self, process_id: str) -> SyncOwner:
         hello = hello_of(self.config, self.application, self.journal, process_id)
@@ -274,7 +296,7 @@ class Node:
                 self.publisher,
                 self.supervisor,
                 self.local,
-                NodeStorage(self.data, self.journal, self.writer, self.outbox, self.published),
+                self._storage(),
                 self.peers,
                 self.snapshots,
                 self._exit,
@@ -414,7 +436,13 @@ class Node:
             self.aggregations,
             self.application,
             self.deployments,
-            OutputReader(tuple(core.deployment.marks), self.published, lambda: core.group_id or ""),
+            OutputReader(
+                tuple(core.deployment.marks),
+                self.published,
+                lambda: core.group_id or "",
+                keeps_batches=self.config.observe.keep_batches > 0,
+            ),
+            Comparison(core, self.outbox, self.published),
             self.config.group,
             access,
             names,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from starlette.applications import Starlette
 
@@ -12,6 +13,7 @@ from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import LeaseAdmin, lease_routes
 from ha_engine.api.output import OutputReader, output_route
+from ha_engine.api.shadows import Comparison, Shadowing, shadow_routes
 from ha_engine.api.snapshot import SnapshotState, snapshot_routes
 from ha_engine.auth import Access
 from ha_engine.core import Core
@@ -19,6 +21,10 @@ from ha_engine.core import inputs as on
 from ha_engine.query.application import StreamApplication
 from ha_engine.receive.http import routes
 from ha_engine.receive.intake import Intake
+
+
+class DeployingShadows(Deploying, Shadowing, Protocol):
+    """The deployments of a node, and its shadows."""
 
 
 def web_application(
@@ -31,8 +37,9 @@ def web_application(
     snapshots: SnapshotState,
     aggregations: Mapping[str, Reader],
     running: StreamApplication,
-    deployments: Deploying,
+    deployments: DeployingShadows,
     output: OutputReader,
+    comparison: Comparison,
     group: str,
     access: Access,
     host_names: frozenset[str],
@@ -49,5 +56,6 @@ def web_application(
         *aggregation_routes(aggregations),
         *application_routes(core, running, deployments),
         output_route(output),
+        *shadow_routes(core, comparison, deployments),
     ]
     return application(view, others, access, host_names)

@@ -135,6 +135,12 @@ def _sorted_entries(column: pa.MapArray) -> pa.StructArray:
 # -- values inside lists and maps ------------------------------------------------------------------
 
 
+def row_keys(table: pa.Table) -> list[bytes]:
+    """For each row, bytes that are equal exactly for equal rows."""
+    columns = [map(encoded, _values(_single(column))) for column in table.columns]
+    return [b"".join(row) for row in zip(*columns, strict=True)]
+
+
 def _values(column: pa.Array) -> Iterator[Any]:
     """Yield Python values. A map becomes ``_Entries``, to distinguish it from a list."""
     for scalar in column:

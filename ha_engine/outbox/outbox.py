@@ -23,6 +23,7 @@ from ha_engine.outbox.batch_file import DIGEST_OF_TASKS, digest_of_file
 from ha_engine.outbox.query_outbox import DROPPED, OutboxBatch, QueryOutbox, batch_at
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory
+from ha_engine.types import SHADOW_SIGN
 
 __all__ = ["Admission", "Outbox", "OutboxBatch"]
 
@@ -55,7 +56,7 @@ class Outbox:
 
     @classmethod
     def open(cls, directory: Path, *, living: str | None = None, files: Files = OS_FILES) -> Outbox:
-        """Read the admitted batches.
+        """Read the admitted batches. Delete the outbox of a shadow that is damaged.
 
         Delete pending files, except those that incarnation ``living`` wrote.
 
@@ -71,7 +72,12 @@ class Outbox:
                 files.rmtree(dropped)
         for place in sorted(outbox._directory.iterdir()):
             if place.is_dir():
-                outbox._by_query[place.name] = QueryOutbox.open(place, living, files)
+                try:
+                    outbox._by_query[place.name] = QueryOutbox.open(place, living, files)
+                except OutboxDamaged:
+                    if SHADOW_SIGN not in place.name:
+                        raise
+                    QueryOutbox(place, files).remove()
         return outbox
 
     # -- the query process writes --------------------------------------------------------------
@@ -110,6 +116,30 @@ class Outbox:
         batches = [batch_at(file, self._files) for file in files]
         with self._lock:
             return self._of_query(query).restore(left, batches)
+
+    # -- shadows (RULES.md#r38) ----------------------------------------------------------------
+
+    def begin_shadow(self, shadow: str) -> None:
+        """Mark the outbox of a shadow, so that its query can continue with it."""
+        with self._lock:
+            self._of_query(shadow).begin_shadow()
+
+    def shadows(self) -> list[str]:
+        """The names of the shadows that have an outbox, or had one."""
+        return [name for name in self._by_query if SHADOW_SIGN in name]
+
+    def continue_with(self, query: str, shadow: str, after: int) -> None:
+        """Replace the batches of ``query`` above ``after`` by those of ``shadow``, and delete the
+        outbox of the shadow. Do nothing if it has none, for example because that is done.
+
+        Raises DiskFailed.
+        """
+        with self._lock:
+            made = self._of_query(shadow)
+            if made.is_shadow:
+                self._of_query(query).continue_with(made, after)
+            made.remove()
+            del self._by_query[shadow]
 
     def report_digest(self, query: str, number: int, digest: str) -> None:
         """Store the digest of an admitted batch, unless one is stored already."""

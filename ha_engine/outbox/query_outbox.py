@@ -23,6 +23,8 @@ DIGESTS_KEPT = 1024
 _BATCH, _DIGEST = re.compile(r"(\d+)\.arrow"), re.compile(r"(\d+)\.digest")
 _LEFT = re.compile(r"(\d+)\.left")
 _DIGEST_TEXT = re.compile(r"([0-9a-f]{32}|uncompared) ([0-9a-f]{8})")
+SHADOW_FILE = "shadow"
+"""An empty file in the outbox of a shadow. A late file of its query process does not make one."""
 DROPPED = ".dropped-"
 """Prefix of the directory of a query whose deletion has begun."""
 
@@ -133,6 +135,48 @@ class QueryOutbox:
         for batch in batches[had - left :]:
             self.add(batch, None)
         return [self.batches[number] for number in range(had + 1, self.last + 1)]
+
+    def begin_shadow(self) -> None:
+        """Mark the directory as the outbox of a shadow, durably."""
+        with disk(self._place):
+            make_directory(self._place, files=self._files)
+            if not self.is_shadow:
+                self._files.open(self._place / SHADOW_FILE, CREATE).close()
+                self._files.fsync_directory(self._place)
+
+    @property
+    def is_shadow(self) -> bool:
+        return (self._place / SHADOW_FILE).exists()
+
+    def continue_with(self, shadow: QueryOutbox, after: int) -> None:
+        """Replace the batches above ``after`` by those of ``shadow`` with the same numbers
+        (RULES.md#r38).
+
+        The batches are removed from the end, and those of the shadow are linked from the
+        beginning, so a crash leaves no gap. The call can be repeated while the shadow is there.
+        """
+        with disk(self._place):
+            make_directory(self._place, files=self._files)
+        base = max(self.floor, min(after, self.last))
+        if shadow.last > base:
+            # Every sink has the batches that the shadow no longer keeps.
+            base = max(base, shadow.floor)
+        self.trim(base)
+        with disk(self._place):
+            for number in range(self.last, base, -1):
+                self._take(number)
+                if self.digests.pop(number, None) is not None:
+                    self._files.unlink(self._place / f"{number}.digest", missing_ok=True)
+            self.last = base
+            for number in range(base + 1, shadow.last + 1):
+                path, batch = self._place / f"{number}.arrow", shadow.batches[number]
+                self._files.unlink(path, missing_ok=True)
+                self._files.link(batch.path, path)
+                self._put(number, replace(batch, path=path))
+            self._make_durable()
+        for number in range(base + 1, shadow.last + 1):
+            if (digest := shadow.digests.get(number)) is not None:
+                self.keep_digest(number, digest)
 
     def _make_durable(self) -> None:
         """Make the entries of the query's directory durable, and once its own entry, which the

@@ -22,6 +22,7 @@ import pyarrow as pa
 from ha_engine.aggregation import Aggregation
 from ha_engine.query.columns import Column
 from ha_engine.query.patterns.pattern import Pattern
+from ha_engine.types import Shadow
 
 SYSTEM_COLUMNS = MappingProxyType(
     {
@@ -365,9 +366,10 @@ class QuerySpec:
 class StreamApplication:
     """All streams and queries that a node runs.
 
-    The mappings are read-only and keep the order of the application file ``path``. ``archive`` is
-    the id of the deployed archive that has the file, or None. If the node runs several
-    applications, this is their union, ``parts`` has each, and ``path`` is the directory of all.
+    The mappings are read-only and keep the order of the application file ``path``. ``archive``
+    names the deployment that has the file, as ``types.Deployed.runs`` does, or is None. If the node
+    runs several applications, this is their union, ``parts`` has each, and ``path`` is the
+    directory of all. ``shadow`` is the shadow that runs beside one of the queries, or None.
     """
 
     name: str
@@ -376,6 +378,7 @@ class StreamApplication:
     path: Path
     archive: str | None = None
     parts: tuple[StreamApplication, ...] = ()
+    shadow: RunningShadow | None = None
 
     @property
     def applications(self) -> tuple[StreamApplication, ...]:
@@ -429,6 +432,19 @@ class StreamApplication:
         ]
         pulled = [f"{s.name} {one.digest}" for s in self.streams.values() for one in s.pulled]
         return _digest(self.name, *sorted(streams), *sorted(queries), *sorted(pulled))
+
+
+@dataclass(frozen=True, slots=True)
+class RunningShadow:
+    """The shadow of a query, and the application from which it comes (RULES.md#r38)."""
+
+    record: Shadow
+    application: StreamApplication
+
+    @property
+    def spec(self) -> QuerySpec:
+        """The changed query."""
+        return self.application.queries[self.record.query]
 
 
 def query_digest(

@@ -328,6 +328,24 @@ def record_in(lineage: str) -> str:
     return lineage.rpartition(":")[2]
 
 
+def adopt(
+    root: Path, query: str, shadow: str, earlier: str, lineage: str, files: Files = OS_FILES
+) -> None:
+    """Give ``query`` the checkpoint of its ``shadow`` under the lineage ``lineage``, if there is
+    one of the lineage ``earlier`` (RULES.md#r38).
+
+    A crash leaves the checkpoint under one of the two names. Raises DiskFailed.
+    """
+    directory, made = root / query, root / shadow
+    with disk(root):
+        found = _Stamp.read(made)
+        if found is not None and found.lineage == earlier:
+            _set_aside(directory, files)
+            files.rename(made, directory)
+            files.fsync_directory(root)
+    carry_on(root, query, [earlier], lineage, files)
+
+
 def disown(checkpoint: Path, files: Files = OS_FILES) -> None:
     """Make the next ``open_checkpoint`` set the checkpoint aside, because no batch can continue it.
 
@@ -364,6 +382,12 @@ class Checkpoints(Protocol):
         """Let other nodes continue an open checkpoint, which Spark is about to write for the active
         of ``epoch``."""
 
+    def adopt(self, query: str, shadow: str, earlier: str, lineage: str) -> None:
+        """Let a query continue the checkpoint of its shadow, which no longer runs; see ``adopt``.
+
+        Raises QueryProcessFailed if the storage does not allow it.
+        """
+
     def disown(self, query: str) -> None:
         """Make the next ``open`` begin with empty state, because no batch can continue this one."""
 
@@ -395,6 +419,9 @@ class CheckpointsOnDisk:
     def offer(self, query: str, epoch: int) -> None:
         if self.new_driver is not None:
             offer(self.root / query, epoch)
+
+    def adopt(self, query: str, shadow: str, earlier: str, lineage: str) -> None:
+        adopt(self.root, query, shadow, earlier, lineage)
 
     def disown(self, query: str) -> None:
         disown(self.root / query)

@@ -247,6 +247,9 @@ class ObjectCheckpoints:
     def mark_clean(self) -> None:
         """The storage has made every object durable already."""
 
+    def adopt(self, query: str, shadow: str, earlier: str, lineage: str) -> None:
+        raise QueryProcessFailed("a shadow cannot take a query's place on object storage")
+
     def disown(self, query: str) -> None:
         self.bucket.delete([self._stamp_key(query)])
 

@@ -6,9 +6,10 @@ The runner does not restart a failed query, because the node decides whether the
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ import structlog
 
 from ha_engine.errors import DiskFailed, Fenced, QueryProcessFailed, SinkUnavailable, StateLost
 from ha_engine.jvm import engine_jar
-from ha_engine.query.application import QuerySpec, StreamSpec
+from ha_engine.query.application import PythonFunction, QuerySpec, StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
 from ha_engine.query.bucket_writer import BucketWriter
 from ha_engine.query.checkpoints import Checkpoints
@@ -100,6 +101,8 @@ class QueryRunner:
         self._me = ProcessId.of_this()
         self._running: dict[str, RunningQuery] = {}
         self._kafka_marks = KafkaMarks(link)
+        # The shadow that runs, or ran last, and the versions of its application.
+        self._shadow: tuple[str, ApplicationVersions] | None = None
         self._lock = threading.Lock()
         # Held while a query starts or stops, so that only the newest command has an effect.
         self._changing = threading.RLock()
@@ -154,6 +157,11 @@ class QueryRunner:
         planned = self._plan(command)
         if self._refused(command, planned):
             return
+        if command.adopts:
+            self.halt(command.adopts)
+            self._checkpoints.adopt(
+                command.query, command.adopts, command.adopts_lineage, command.lineage
+            )
         checkpoint = self._checkpoints.open(
             command.query, command.lineage, must_resume=command.must_resume
         )
@@ -213,6 +221,8 @@ class QueryRunner:
         return Watermarks(self._spark, planned.spec, checkpoint)
 
     def _plan(self, command: pb.RunQuery) -> PlannedQuery:
+        if command.shadow_of:
+            return self._plan_shadow(command)
         application = self._versions.holding(
             command.query,
             command.digest,
@@ -221,6 +231,24 @@ class QueryRunner:
         spec = application.queries[command.query]
         options = self._options_of(command, spec)
         return plan_query(self._spark, application, spec, options, self._kafka_marks)
+
+    def _plan_shadow(self, command: pb.RunQuery) -> PlannedQuery:
+        """Plan a shadow from its own application file, whose module may have the name of one of the
+        live application."""
+        if self._shadow is None or self._shadow[0] != command.query:
+            self._shadow = command.query, ApplicationVersions(Path(command.application))
+        application = self._shadow[1].holding(command.shadow_of, command.digest)
+        spec = replace(application.queries[command.shadow_of], name=command.query)
+        options = self._options_of(command, spec)
+        module = spec.text.module if isinstance(spec.text, PythonFunction) else None
+        former = sys.modules.get(module) if module else None
+        try:
+            return plan_query(self._spark, application, spec, options, self._kafka_marks)
+        finally:
+            if module and former is not None:
+                sys.modules[module] = former
+            elif module:
+                sys.modules.pop(module, None)
 
     def _options_of(
         self, command: pb.RunQuery, spec: QuerySpec

@@ -23,14 +23,14 @@ from ha_engine.types import Base, Deployed, Mark, Position, QueryBase, QueryVers
 
 NAME = "base.arrow"
 """The base file is in the journal's directory, so that a rename moves both together."""
-VERSION, VERSION_WITH_OFFSETS, VERSION_WITH_DEPLOYED = 1, 2, 3
-"""A file with source offsets, or with a deployed application, has a version of its own, so that an
-older engine refuses the file.
+VERSION, VERSION_WITH_OFFSETS, VERSION_WITH_DEPLOYED, VERSION_WITH_SHADOWS = 1, 2, 3, 4
+"""A file with source offsets, with a deployed application, or with a shadow has a version of its
+own, so that an older engine refuses the file.
 
 An older engine would ignore the offsets, and read the whole source again. It would also ignore the
 deployed application, and run the one in its file.
 """
-_VERSIONS = (VERSION, VERSION_WITH_OFFSETS, VERSION_WITH_DEPLOYED)
+_VERSIONS = (VERSION, VERSION_WITH_OFFSETS, VERSION_WITH_DEPLOYED, VERSION_WITH_SHADOWS)
 DIGEST_BYTES = 32
 _KEY = b"ha_engine.base"
 
@@ -51,10 +51,15 @@ def encode(found: JournalBase) -> bytes:
     base, producers, offsets = found
     version = VERSION_WITH_OFFSETS if offsets else VERSION
     if base.deployed is not None:
-        version = VERSION_WITH_DEPLOYED
+        version = VERSION_WITH_SHADOWS if base.deployed.has_shadows else VERSION_WITH_DEPLOYED
     tree = {"version": version, **asdict(base), "offsets": list(offsets)}
     if base.deployed is None:
         del tree["deployed"]
+    else:
+        tree["deployed"] = base.deployed.tree
+    for query in tree["queries"]:
+        if query["version"]["promoted"] is None:
+            del query["version"]["promoted"]
     metadata = {_KEY: json.dumps(tree).encode()}
     sink = pa.BufferOutputStream()
     table = producers.replace_schema_metadata(metadata)
@@ -120,7 +125,7 @@ def _from_tree(tree: dict[str, Any]) -> Base:
         tree["application"],
         tuple(map(_query, tree["queries"])),
         tuple((query, number) for query, number in tree["skips"]),
-        Deployed(**tree["deployed"]) if tree.get("deployed") else None,
+        Deployed.from_tree(tree["deployed"]) if tree.get("deployed") else None,
     )
 
 

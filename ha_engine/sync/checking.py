@@ -26,11 +26,12 @@ class ApplicationChecks:
     def __init__(self, config: EventSyncConfig, node: str, process: str) -> None:
         self._config, self._metadata = config, naming(node, process)
 
-    async def ask(self, peer: str, archive: bytes) -> pb.CheckApplicationReply:
-        """The answer of ``peer``. Raises DeploymentRefused if it gives none, ConfigError."""
+    async def ask(self, peer: str, archive: bytes, shadow: bytes = b"") -> pb.CheckApplicationReply:
+        """The answer of ``peer`` about an application, and a ``shadow`` beside it. Raises
+        DeploymentRefused if it gives none, ConfigError."""
         async with channel_to(peer, self._config) as channel:
             stub: Stub = rpc.EventSyncStub(channel)
-            request = pb.CheckApplicationRequest(archive=archive)
+            request = pb.CheckApplicationRequest(archive=archive, shadow=shadow)
             try:
                 return await stub.CheckApplication(
                     request, timeout=CHECK_SECONDS, metadata=self._metadata

@@ -39,7 +39,8 @@ class Report:
     query process is connected to its node process. ``headroom`` is true while the node's disk has
     space for events. ``to_restore`` is the number of bytes of a snapshot that the node has not yet
     downloaded. ``ingest`` is the node's gRPC address for producers, or empty. ``ranges`` is the
-    address at which executors of a cluster read the node's journal, or empty.
+    address at which executors of a cluster read the node's journal, or empty. ``shadow`` is the
+    shadow that the node runs: its ``mark`` and ``published`` are those of its live query.
     """
 
     role: str
@@ -59,6 +60,7 @@ class Report:
     to_restore: int = 0
     ingest: str = ""
     ranges: str = ""
+    shadow: QueryReport | None = None
 
 
 def to_sync_frame(report: Report) -> pb.SyncFrame:
@@ -80,6 +82,7 @@ def to_sync_frame(report: Report) -> pb.SyncFrame:
         to_restore=report.to_restore,
         ingest=report.ingest[:TEXT_MAX],
         ranges=report.ranges[:TEXT_MAX],
+        shadow=None if report.shadow is None else _from_query(report.shadow),
     )
     return pb.SyncFrame(report=frame)
 
@@ -88,7 +91,8 @@ def from_sync_frame(frame: pb.Report) -> Report:
     """Decode a report. Raises MalformedFrame when the report is longer than any valid report."""
     texts = [frame.role, frame.reason, frame.url, frame.journal_id]
     texts += [frame.ingest, frame.ranges]
-    texts += [text for query in frame.queries for text in (query.query, query.state)]
+    queries = [*frame.queries, frame.shadow]
+    texts += [text for query in queries for text in (query.query, query.state)]
     if any(len(text) > TEXT_MAX for text in texts) or len(frame.queries) > QUERIES_MAX:
         raise MalformedFrame("the peer's report is too long")
     return Report(
@@ -109,6 +113,7 @@ def from_sync_frame(frame: pb.Report) -> Report:
         frame.to_restore,
         frame.ingest,
         frame.ranges,
+        _to_query(frame.shadow) if frame.HasField("shadow") else None,
     )
 
 

@@ -69,7 +69,7 @@ def statement_here() -> Statement:
             RECORD: _only(record.VERSION),
             "journal segment": _only(reading.FILE_VERSION),
             "journal identity": _only(identity.VERSION),
-            "journal base": _up_to(base_file.VERSION, base_file.VERSION_WITH_DEPLOYED),
+            "journal base": _up_to(base_file.VERSION, base_file.VERSION_WITH_SHADOWS),
             MANIFEST: _up_to(manifest.VERSION_MIN, manifest.VERSION),
         },
         schema_min=schema_version.required(),

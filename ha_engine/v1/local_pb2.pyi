@@ -102,6 +102,9 @@ class RunQuery(_message.Message):
     BUCKETS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     APPLICATION_FIELD_NUMBER: _builtins.int
+    SHADOW_OF_FIELD_NUMBER: _builtins.int
+    ADOPTS_FIELD_NUMBER: _builtins.int
+    ADOPTS_LINEAGE_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     lineage: _builtins.str
     initial_mark: _builtins.int
@@ -118,6 +121,11 @@ class RunQuery(_message.Message):
     """Spark's tasks write the rows to the query's sink (docs/RULES.md#r34)."""
     application: _builtins.str
     """The path of the application file with the query; empty for the one of the process's start."""
+    shadow_of: _builtins.str
+    """The live query, if this one is its shadow; else empty (docs/RULES.md#r38)."""
+    adopts: _builtins.str
+    """The shadow whose checkpoint the query continues, and the lineage of that checkpoint; else empty."""
+    adopts_lineage: _builtins.str
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StatePartitions]:
         """In the order of `after`; before the first, the config has the number (docs/RULES.md#r35)."""
@@ -135,10 +143,13 @@ class RunQuery(_message.Message):
         buckets: _builtins.bool = ...,
         partitions: _abc.Iterable[Global___StatePartitions] | None = ...,
         application: _builtins.str = ...,
+        shadow_of: _builtins.str = ...,
+        adopts: _builtins.str = ...,
+        adopts_lineage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "buckets", b"buckets", "digest", b"digest", "epoch", b"epoch", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "partitions", b"partitions", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopts", b"adopts", "adopts_lineage", b"adopts_lineage", "application", b"application", "buckets", b"buckets", "digest", b"digest", "epoch", b"epoch", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "partitions", b"partitions", "query", b"query", "shadow_of", b"shadow_of"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,16 +25,20 @@ class CheckApplicationRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ARCHIVE_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     archive: _builtins.bytes
     """A ZIP file with the application's files."""
+    shadow: _builtins.bytes
+    """The files of a shadow that shall run beside the application; else empty."""
     def __init__(
         self,
         *,
         archive: _builtins.bytes = ...,
+        shadow: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive", b"archive"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive", b"archive", "shadow", b"shadow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -869,6 +873,7 @@ class Report(_message.Message):
     TO_RESTORE_FIELD_NUMBER: _builtins.int
     INGEST_FIELD_NUMBER: _builtins.int
     RANGES_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     reason: _builtins.str
     epoch: _builtins.int
@@ -893,6 +898,10 @@ class Report(_message.Message):
     """Where the executors of a cluster read its journal; empty with a local master."""
     @_builtins.property
     def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryReport]: ...
+    @_builtins.property
+    def shadow(self) -> Global___QueryReport:
+        """The shadow that its query process runs, if there is one."""
+
     def __init__(
         self,
         *,
@@ -913,10 +922,11 @@ class Report(_message.Message):
         to_restore: _builtins.int = ...,
         ingest: _builtins.str = ...,
         ranges: _builtins.str = ...,
+        shadow: Global___QueryReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "headroom", b"headroom", "ingest", b"ingest", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "query_process_connected", b"query_process_connected", "ranges", b"ranges", "reason", b"reason", "role", b"role", "suspended", b"suspended", "to_restore", b"to_restore", "url", b"url", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "headroom", b"headroom", "ingest", b"ingest", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "query_process_connected", b"query_process_connected", "ranges", b"ranges", "reason", b"reason", "role", b"role", "shadow", b"shadow", "suspended", b"suspended", "to_restore", b"to_restore", "url", b"url", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -44,8 +44,13 @@ def test_routes_that_change_the_group_need_admin_and_ingest_does_not() -> None:
     posts = {path: right for (method, path), right in needs.items() if method == "POST"}
     for protocol in ("events", "cloudevents", "remote-write"):
         assert posts.pop(f"/v1/streams/{{stream}}/{protocol}") is Right.INGEST
-    for path in ("/v1/application", "/v1/application/{name}/remove"):
-        assert posts.pop(path) is Right.DEPLOY
+    for path in (
+        "application",
+        "application/{name}/remove",
+        "queries/{query}/promote",
+        "queries/{query}/discard",
+    ):
+        assert posts.pop(f"/v1/{path}") is Right.DEPLOY
     assert len(posts) >= 7
     assert set(posts.values()) == {Right.ADMIN}
     assert Right.ADMIN not in {right for (method, _), right in needs.items() if method == "GET"}

@@ -46,6 +46,7 @@ class Recorder:
     orphans: int = 0
     log_error: Exception | None = None
     ends: str | None = None
+    over: str | None = None
     told: list[on.Input] = field(default_factory=list)
     executors: list[pb.ReportExecutorsRequest] = field(default_factory=list)
     claimed_again: list[str] = field(default_factory=list)
@@ -61,6 +62,9 @@ class Recorder:
 
     def skipped(self, query: str, number: int) -> bool:
         return False
+
+    def may_admit(self, query: str, lineage: str) -> bool:
+        return lineage != self.over
 
     def may_be_of_other_code(self, query: str, number: int) -> bool:
         return number <= self.changed_after
@@ -268,6 +272,35 @@ async def test_batch_of_the_code_before_a_change_is_kept(local: Local) -> None:
     local.recorder.changed_after = 1
     assert await verdict_of_other_rows(local) == pb.AdmitBatchReply.DONE
     assert not any(isinstance(event, on.BatchDigested) for event in local.recorder.told)
+
+
+async def test_run_that_is_over_adds_no_batch(local: Local) -> None:
+    local.recorder.over = "journal:1"
+    request = local.pending(1)
+    request.lineage = "journal:1"
+    with pytest.raises(grpc.aio.AioRpcError, match="this run of query q is over") as refused:
+        await local.stub.AdmitBatch(request)
+    assert refused.value.code() is grpc.StatusCode.ABORTED
+    request.lineage = "journal:2"
+    await local.stub.AdmitBatch(request)
+    assert local.admitted() == [1]
+
+
+@pytest.mark.parametrize("first", ["q", "q~4"])
+async def test_shadow_with_other_columns_than_its_query_is_refused(
+    local: Local, first: str
+) -> None:
+    columns = {"q": pa.schema([("n", pa.int64())]), "q~4": pa.schema([("n", pa.string())])}
+    refused = dict[str, str]()
+    for query in sorted(columns, reverse=first != "q"):
+        planned = pb.QueryPlanned(schema=columns[query].serialize().to_pybytes())
+        report = pb.ReportQueryRequest(incarnation="i", query=query, planned=planned)
+        refused[query] = (await local.stub.ReportQuery(report)).refused
+    assert refused["q"] == ""
+    (event,) = local.recorder.told
+    assert isinstance(event, on.QueryRefused)
+    assert event.query == "q~4"
+    assert "yields the columns n string, but the sinks of the query get n int64" in event.reason
 
 
 async def test_a_caller_of_another_incarnation_is_refused(local: Local) -> None:

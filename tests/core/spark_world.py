@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.types import Mark
+from ha_engine.types import SHADOW_SIGN, Mark
 from tests.core.surroundings import (
     Checkpoint,
     Content,
@@ -17,6 +18,15 @@ from tests.core.surroundings import (
     Surroundings,
 )
 from tests.core.truth import Truth, require
+
+
+def live_of(query: str) -> str:
+    """The query, or the live query of a shadow."""
+    return query.partition(SHADOW_SIGN)[0]
+
+
+def _made_by(action: do.RunQuery) -> str:
+    return f"{action.digest} after {action.initial.number}"
 
 
 class SparkWorld:
@@ -99,7 +109,7 @@ class SparkWorld:
         return self.spark.running.get(query) if self.spark is not None else None
 
     def _run(self, action: do.RunQuery) -> None:
-        query, lineage = action.query, action.lineage
+        query, lineage, made_by = action.query, action.lineage, _made_by(action)
         require(self.spark is not None and self.spark.attended, "R20", f"{query} runs nowhere")
         assert self.spark is not None
         running = self.spark.running.get(query)
@@ -107,9 +117,11 @@ class SparkWorld:
         if running is not None and (running.lineage, running.partitions) == same:
             require(action.takeover is None, "R33", f"{query} runs already")
             return
+        if action.adopts is not None:
+            self._adopt(action, *action.adopts)
         checkpoint = self.disk.checkpoints.get(query)
         if checkpoint is not None and checkpoint.lineage in action.earlier:
-            checkpoint.lineage = lineage
+            checkpoint.lineage, checkpoint.made_by = lineage, made_by
         if action.takeover is not None:
             if not self._take_over(action, action.takeover):
                 reason = "no snapshot can be read"
@@ -117,13 +129,40 @@ class SparkWorld:
                 return
             checkpoint = self.disk.checkpoints.get(query)
         if checkpoint is None or checkpoint.lineage != lineage:
-            require(not action.must_resume, "R23", f"the state of {query} is nowhere")
-            checkpoint = self.disk.checkpoints[query] = Checkpoint(lineage, action.initial)
+            if action.must_resume and not self._find_state(action):
+                reason = "no snapshot has the state"
+                self.feed(on.QueryFailed(query, 0, reason, lineage, by_host=True))
+                return
+            if not action.must_resume:
+                empty = Checkpoint(lineage, action.initial, made_by=made_by)
+                self.disk.checkpoints[query] = empty
+            checkpoint = self.disk.checkpoints[query]
+        came_of = checkpoint.made_by or made_by
+        require(came_of == made_by, "R38", f"{query}: the state is of {came_of}, not {made_by}")
         if action.takeover is not None:
             checkpoint.begun, checkpoint.epoch = None, action.takeover.epoch
-        sources = len(self.plans[query].streams)
+        sources = len(self.plan_of(query).streams)
         self.spark.running[query] = RunningQuery(lineage, checkpoint, sources, action.partitions)
         self.poll(query)
+
+    def plan_of(self, query: str) -> Any:
+        """The plan of a query, or of the live query of a shadow."""
+        return self.plans[live_of(query)]
+
+    def _adopt(self, action: do.RunQuery, shadow: str, earlier: str) -> None:
+        """Continue the checkpoint of a shadow, which stops (RULES.md#r38)."""
+        assert self.spark is not None
+        self.spark.running.pop(shadow, None)
+        made = self.disk.checkpoints.get(shadow)
+        if made is not None and made.lineage == earlier:
+            made.lineage, made.done = action.lineage, replace(made.done, query=action.query)
+            made.begun = None if made.begun is None else replace(made.begun, query=action.query)
+            self.disk.checkpoints[action.query] = self.disk.checkpoints.pop(shadow)
+
+    def _find_state(self, action: do.RunQuery) -> bool:
+        """Bring a state that the journal cannot give any more. Return False if there is none."""
+        require(False, "R23", f"the state of {action.query} is nowhere")
+        return False
 
     def _take_over(self, action: do.RunQuery, takeover: do.Takeover) -> bool:
         """Bring the newest state of a query that only the active runs, if this node lacks it.
@@ -133,7 +172,9 @@ class SparkWorld:
     def poll(self, query: str) -> None:
         """The query's next source asks for the mark after the last batch done."""
         running = self.running(query)
-        if running is not None and running.polls and self.alive:
+        if running is None or not running.polls or not self.alive:
+            return
+        if query == live_of(query) or self._is_wanted(query, running):
             self.wanted[query] = running.checkpoint.done.number
             self.feed(on.MarkWanted(query, running.checkpoint.done.number, running.lineage))
 
@@ -142,7 +183,7 @@ class SparkWorld:
         if running is None or not running.polls:
             return
         require(running.lineage == lineage, "R23", f"{mark} is for {running.lineage}")
-        alone = not self.plans[mark.query].warm or self.core.holds_epoch
+        alone = not self.plan_of(mark.query).warm or self.core.holds_epoch
         require(alone, "R33", f"a passive node runs {mark}")
         if mark.number != running.checkpoint.done.number + 1:
             return  # the poll came before a restart; its caller has ended
@@ -171,22 +212,34 @@ class SparkWorld:
             return
         checkpoint, begun = running.checkpoint, running.checkpoint.begun
         assert begun is not None
+        if not self._is_wanted(query, running):
+            return
         content = self._content(query, checkpoint.done, begun)
         self._judge_partitions(query, begun.number, running.partitions)
         self._admit(query, begun.number, content, running.lineage)
         if dies:
             self.kill_spark("died between output and commit")
             return
-        record = self.core.deployment.marks[query].record_of(begun.number)
+        record = self.core.deployment.marks[live_of(query)].record_of(begun.number)
         checkpoint.end_batch(self.core.journal.position_at(record))
         self.poll(query)
+
+    def _is_wanted(self, query: str, running: RunningQuery) -> bool:
+        """Whether the node admits batches of this run; if not, the run ends (RULES.md#r38)."""
+        deployment, journal_id = self.core.deployment, self.disk.journal_id
+        if deployment.may_admit(query, running.lineage, journal_id):
+            return True
+        assert self.spark is not None
+        del self.spark.running[query]
+        self.feed(on.QueryFailed(query, 0, "this run is over", running.lineage, by_host=True))
+        return False
 
     def _content(self, query: str, done: Mark, begun: Mark) -> Content:
         base = self.disk.base.position.sequence
         require(done.through >= base, "R28", f"{query} reads behind {done}, trimmed through {base}")
-        events = self.disk.content(self.plans[query].streams, done.through, begun.through)
-        skipped = (query, begun.number) in self.core.deployment.skips.known
-        durable = self.disk.has_durable_skip(query, begun.number)
+        events = self.disk.content(self.plan_of(query).streams, done.through, begun.through)
+        skipped = (live_of(query), begun.number) in self.core.deployment.skips.known
+        durable = self.disk.has_durable_skip(live_of(query), begun.number)
         require(skipped == durable, "I5", f"skip of {query} {begun.number}: {durable} on the disk")
         if not skipped:
             return events
@@ -204,6 +257,8 @@ class SparkWorld:
         require(number == admitted + 1, "R19", f"{query} batch {number} after {admitted}")
         outbox[number], self.disk.admitted[query] = content, number
         self.disk.outbox_rows[(query, number)] = rows
+        running = self.running(query)
+        self.disk.made_by[(query, number)] = running.checkpoint.made_by if running else ""
         self.feed(on.BatchAdmitted(query, number, rows, 100 * rows, lineage))
         if self.digests:
             self.feed(on.BatchDigested(query, number, str(content)))

@@ -17,6 +17,7 @@ from ha_engine.errors import DatabaseUnreachable, InvariantBroken
 from ha_engine.types import (
     Base,
     DatabaseIdentity,
+    Deployed,
     Events,
     Holder,
     HolderChange,
@@ -144,8 +145,9 @@ class Disk:
     the highest number that was ever in it, ``trimmed[query]`` the highest that left it. Only the
     tests see the records up to ``base``: the node has trimmed them. If this is an earlier image of
     a disk, ``once_had`` is how many records the disk had before the image came back, and
-    ``seen_by`` are the holders that have been told where its journal ends. ``archive`` is the
-    deployed application with which the next process starts.
+    ``seen_by`` are the holders that have been told where its journal ends. ``deployed`` is the
+    deployment with which the next process starts. ``made_by[query, n]`` says which code made the
+    batch in the outbox, and from which state.
     """
 
     journal_id: str = "j1"
@@ -161,7 +163,8 @@ class Disk:
     high_water: object = None
     once_had: int = 0
     seen_by: set[Holder] = field(default_factory=set)
-    archive: str | None = None
+    deployed: Deployed | None = None
+    made_by: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @property
     def last(self) -> Position:
@@ -197,7 +200,8 @@ class Checkpoint:
 
     ``epoch`` is that of the active for which Spark writes it, if only the active runs the query.
     ``past`` has the last batches done, each with the position of its mark's record in the journal
-    of the node that ran it.
+    of the node that ran it. ``made_by`` names the code that made the state, and the mark
+    after which it began.
     """
 
     lineage: str
@@ -205,6 +209,7 @@ class Checkpoint:
     begun: Mark | None = None
     epoch: int = 0
     past: dict[int, tuple[Mark, Position]] = field(default_factory=dict)
+    made_by: str = ""
 
     def end_batch(self, position: Position) -> None:
         """End the batch that was begun, whose mark is at ``position``."""

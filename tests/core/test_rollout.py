@@ -204,7 +204,8 @@ def test_single_node_continues_with_the_deployed_application() -> None:
     world.feed(on.DeployAsked("archive 1", "application", "alice", 0, ""))
     world.settle()
     assert not world.alive
-    assert world.disk.archive == "archive 1"
+    assert world.disk.deployed is not None
+    assert world.disk.deployed.id == "archive 1"
     world.start()
     world.settle()
     assert world.core.role.value == "active"
@@ -213,11 +214,11 @@ def test_single_node_continues_with_the_deployed_application() -> None:
 
 def test_active_without_the_record_that_was_given_up_restarts_with_its_file() -> None:
     world = World()
-    world.disk.archive = "archive 1"
+    world.disk.deployed = deployed(1)
     world.start()
     world.settle()
     assert not world.alive
-    assert world.disk.archive is None
+    assert world.disk.deployed is None
     world.start()
     world.settle()
     assert world.core.role.value == "active"

@@ -6,10 +6,12 @@ Nothing here reads a field of the core, so a wrong belief of the core cannot hid
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ha_engine.core import actions as do
 from ha_engine.types import (
+    SHADOW_SIGN,
     Application,
     EpochStart,
     Events,
@@ -221,17 +223,27 @@ class Truth:
 
     def _answer(self, mark: Mark) -> None:
         durable = self.world.disk.records[: self.world.disk.durable]
-        require(mark in [r.body for r in durable], "I5", f"{mark} answered before it was durable")
+        shared = self._require_admitted(mark)
+        require(shared in [r.body for r in durable], "I5", f"{mark} answered before it was durable")
         wanted = self.world.wanted.get(mark.query)
         require(wanted is not None and mark.number == wanted + 1, "R18", f"{mark} after {wanted}")
+
+    def _require_admitted(self, mark: Mark) -> Mark:
+        """RULES.md#r38: a shadow gets the mark of its live query once this node has the batch.
+        Return the mark of the live query."""
+        live, _, shadow = mark.query.partition(SHADOW_SIGN)
+        has = not shadow or self.world.disk.admitted.get(live, 0) >= mark.number
+        require(has, "R38", f"{mark} is answered before {live} has the batch")
+        return replace(mark, query=live)
 
     def _trim(self, query: str, through: int) -> None:
         durable = [r.body for r in self.world.disk.records[: self.world.disk.durable]]
         if not any(number <= through for number in self.world.disk.outbox.get(query, {})):
             return  # a sink that was added later begins there and retains nothing
-        for sink in self.world.plans[query].sinks:
+        plan = self.world.plan_of(query)
+        for sink in plan.sinks:
             told = [b.batch for b in durable if isinstance(b, Published)
-                    and (b.query, b.sink) == (query, sink)]  # fmt: skip
+                    and (b.query, b.sink) == (plan.name, sink)]  # fmt: skip
             require(max(told, default=0) >= through, "R25", f"trimmed {query} {through} too early")
 
     # -- the end of a history ----------------------------------------------------------------------

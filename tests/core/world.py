@@ -19,7 +19,7 @@ from ha_engine.core.core import ALONE
 from ha_engine.core.inputs import Input
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
-from ha_engine.types import Events, Holder, LeaseRow, Member, Record
+from ha_engine.types import Deployed, Events, Holder, LeaseRow, Member, Record
 from tests.core.archive import Archive
 from tests.core.ghost import Ghost
 from tests.core.spark_world import SparkWorld
@@ -69,6 +69,7 @@ class World(SparkWorld):
     backup: str | None = None
     peers = ALONE
     snapshot_every = 0.0
+    shadow_limits: Any = None
 
     def __init__(
         self,
@@ -88,6 +89,8 @@ class World(SparkWorld):
         self.table, self.disk, self.archive = around.table, Disk(), Archive()
         self.core: Any = None
         self.processes = 0
+        # The deployment that the node process runs.
+        self.deployed: Deployed | None = None
         self.truth = Truth(self)
         self.heard: Callable[[do.Action], None] = lambda action: None
         self.request: do.ReadLease | do.CreateLease | do.WriteLease | None = None
@@ -126,6 +129,7 @@ class World(SparkWorld):
     def start(self, *, ticks: bool = True) -> None:
         """Start a process: it restores, learns which query process still lives, and ticks."""
         self.processes += 1
+        self.deployed = self.disk.deployed
         self._forget_process()
         self.truth.new_process()
         self.core, self.alive = self.new_core(), True
@@ -164,7 +168,11 @@ class World(SparkWorld):
         digest = "+".join(f"{p.name}:{p.digest}" for p in self.plans.values())
         plans = tuple(engine.QueryPlan(**_fields(p)) for p in self.plans.values())
         restarts = engine.RestartPolicy(attempts_per_batch=2, deaths_per_batch=5, backoff_max=8.0)
-        deployment = engine.Deployment(digest, plans, self.limits, restarts, disk.archive)
+        deployed = self.deployed
+        parts: tuple[Any, ...] = (self.archive_of_process,)
+        if deployed is not None and deployed.shadow is not None:
+            parts = *parts, (deployed.shadow, deployed.shadow.archive), self.shadow_limits
+        deployment = engine.Deployment(digest, plans, self.limits, restarts, *parts)
         high_water = disk.high_water or engine.HighWater()
         every = self.snapshot_every
         core = engine.Core(identity, self.timing, high_water, deployment, self.peers, every)
@@ -185,11 +193,19 @@ class World(SparkWorld):
         self.disk.base = self._core_of(self.disk.records[:through]).journal.as_base()
         self.feed(on.JournalTrimmed(self.disk.base.position))
 
+    @property
+    def archive_of_process(self) -> str | None:
+        return None if self.deployed is None else self.deployed.runs
+
     def _restore_outboxes(self, core: Any) -> None:
+        self._prepare_shadows(core)
         for query, marks in core.deployment.marks.items():
             first_kept = min(self.disk.outbox.get(query, {}), default=None)
             floor = marks.set_outbox_floor(first_kept, self.disk.trimmed.get(query, 0))
             self._restore_outbox(core, query, floor)
+
+    def _prepare_shadows(self, core: Any) -> None:
+        """Do what a node does with the outboxes of shadows at its start (RULES.md#r38)."""
 
     def _restore_outbox(self, core: Any, query: str, floor: int) -> None:
         outbox = self.disk.outbox.setdefault(query, {})
@@ -233,6 +249,7 @@ class World(SparkWorld):
             outbox={query: dict(batches) for query, batches in outbox.items()},
             admitted=dict(disk.admitted),
             trimmed=dict(disk.trimmed),
+            made_by=dict(disk.made_by),
         )
         try:
             return self.new_core()
@@ -303,7 +320,7 @@ class World(SparkWorld):
             case do.StopPublishing():
                 self.publishing = None
             case do.ChangeApplication(deployed):
-                self.disk.archive = None if deployed is None else deployed.id
+                self.disk.deployed = deployed
                 self.crash(query_process_dies=False)
                 self.alive = False
             case do.Exit():

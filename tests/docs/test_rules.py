@@ -17,7 +17,7 @@ import pytest
 from tests.docs.pages import ROOT, pages, shown
 
 RULES = ROOT / "docs" / "RULES.md"
-NUMBERS = [*(f"I{n}" for n in range(1, 16)), *(f"R{n}" for n in range(1, 38))]
+NUMBERS = [*(f"I{n}" for n in range(1, 16)), *(f"R{n}" for n in range(1, 39))]
 
 _ENTRY = re.compile(r'^### <a id="(\w+)"></a>(\w+)\. (.+)$', re.MULTILINE)
 _ANCHOR = re.compile(r'<a id="([^"]+)"></a>')

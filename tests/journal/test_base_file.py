@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,12 +18,14 @@ from ha_engine.receive.producers import PRODUCERS_SCHEMA, ProducerTable
 from ha_engine.snapshot import base_file
 from ha_engine.types import (
     Base,
+    Deployed,
     Events,
     Mark,
     Position,
     Pulled,
     QueryBase,
     QueryVersion,
+    Shadow,
     Submission,
 )
 
@@ -68,6 +71,20 @@ def test_base_file_survives_a_round_trip(tmp_path: Path) -> None:
     base_file.store(path, base_file.encode(base_file.JournalBase(Base(), empty)))
     assert base_file.load(path) == base_file.JournalBase(Base(), empty)
     assert [one.name for one in tmp_path.iterdir()] == ["base.arrow"]
+
+
+def test_base_file_with_a_shadow_has_a_version_of_its_own(tmp_path: Path) -> None:
+    shadow = Shadow("delays", 2, Mark("delays", 7, 20), "new", "files")
+    deployed = Deployed(2, "id", "name", "alice", 0, "files", None, shadow)
+    path, versions = tmp_path / "base.arrow", list[int]()
+    for one in (deployed, replace(deployed, shadow=None)):
+        found = base_file.JournalBase(replace(BASE, deployed=one), producers())
+        base_file.store(path, base_file.encode(found))
+        assert base_file.load(path) == found
+        with pa.ipc.open_file(pa.py_buffer(path.read_bytes()[base_file.DIGEST_BYTES :])) as reader:
+            tree = json.loads(reader.schema.metadata[b"ha_engine.base"])
+        versions.append(tree["version"])
+    assert versions == [base_file.VERSION_WITH_SHADOWS, base_file.VERSION_WITH_DEPLOYED]
 
 
 def test_base_file_of_long_producer_ids_is_small() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from ha_engine.journal.record import (
 from ha_engine.types import (
     Application,
     Body,
+    Deployed,
     EpochStart,
     Events,
     Mark,
@@ -29,6 +31,7 @@ from ha_engine.types import (
     Pulled,
     QueryVersion,
     Record,
+    Shadow,
     Skip,
     Submission,
 )
@@ -38,8 +41,15 @@ numbers = st.integers(0, 2**63)
 marks = st.builds(Mark, st.text(), numbers, numbers)
 numbers_of_partitions = st.none() | st.integers(1, 99)
 versions = st.builds(
-    QueryVersion, st.text(), st.text(), marks, st.booleans(), numbers_of_partitions
+    QueryVersion,
+    st.text(),
+    st.text(),
+    marks,
+    st.booleans(),
+    numbers_of_partitions,
+    st.none() | numbers,
 )
+shadows = st.none() | st.builds(Shadow, st.text(), numbers, marks, st.text(), st.text())
 submissions = st.builds(Submission, st.text(), numbers, st.text(), numbers)
 pulled = st.builds(Pulled, st.text(), st.text(), numbers, numbers)
 bodies: st.SearchStrategy[Body] = st.one_of(
@@ -56,6 +66,18 @@ bodies: st.SearchStrategy[Body] = st.one_of(
     st.builds(EpochStart, st.text(), st.text(), st.booleans()),
     st.builds(Application, st.text(), st.lists(versions, max_size=3).map(tuple)),
     st.builds(Skip, st.text(), numbers, st.text(), st.text()),
+    st.builds(
+        Deployed,
+        numbers,
+        st.text(),
+        st.text(),
+        st.text(),
+        numbers,
+        st.text(),
+        st.none() | st.text(),
+        shadows,
+        shadows,
+    ),
 )
 positions = st.builds(Position, numbers, numbers)
 records = st.builds(Record, positions, numbers, bodies, st.binary(max_size=200))
@@ -100,6 +122,15 @@ def test_a_frame_cut_anywhere_is_refused(record: Record, data: st.DataObject) ->
     frame = encode(record)
     with pytest.raises(BadFrame):
         decode(frame[: data.draw(st.integers(0, len(frame) - 1))])
+
+
+def test_engine_without_shadows_refuses_a_record_with_one() -> None:
+    """It would run the live application alone, and take a promotion for a usual deployment."""
+    plain = Deployed(1, "id", "name", "alice", 0, "")
+    shadow = Shadow("delays", 2, Mark("delays", 7, 20), "new")
+    for body, has in ((plain, False), (replace(plain, shadow=shadow), True)):
+        frame = encode(Record(Position(1, 1), 0, body))
+        assert (b'"deployed":true' in frame, b'"shadow"' in frame) == (not has, has)
 
 
 def test_intact_frame_of_a_later_version_is_not_reported_as_damage() -> None:

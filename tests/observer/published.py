@@ -77,7 +77,8 @@ class PublishingNode:
         async def cluster(request: Request) -> Response:
             return JSONResponse({"group": "g", "nodes": {}})
 
-        reader = OutputReader((QUERY,), self.kept, lambda: self.group_id)
+        keeps = self.kept.batches_max > 0
+        reader = OutputReader((QUERY,), self.kept, lambda: self.group_id, keeps_batches=keeps)
         show = {name: Operation(name, name, {200: Answer("")}, needs=Right.READ) for name in "sc"}
         routes = [
             OperationRoute("/v1/status", status, show["s"], "GET"),

@@ -15,6 +15,7 @@ import pytest
 from ha_engine.errors import CheckpointIncomplete, DiskFailed, StateLost
 from ha_engine.query.checkpoint_files import last_finished
 from ha_engine.query.checkpoints import (
+    adopt,
     batch_of_mark,
     carry_on,
     is_whole,
@@ -258,6 +259,33 @@ def test_executor_cannot_reach_a_restored_checkpoint(tmp_path: Path) -> None:
     assert finish(Places(home, checkpoints), CheckpointDirectories(checkpoints))
     assert (checkpoints / "q").exists()
     assert not earlier.exists()
+
+
+def test_query_continues_the_checkpoint_of_its_shadow(tmp_path: Path) -> None:
+    lineages = {"q": "journal:1", "q~4": "journal:4~"}
+    for name, lineage in lineages.items():
+        (open_checkpoint(tmp_path, name, lineage) / "offsets").write_text(name)
+    adopt(tmp_path, "q", "q~4", "journal:3~", "journal:9")
+    assert (tmp_path / "q" / "offsets").read_text() == "q"  # that shadow is another one
+    for _ in range(2):  # a process that starts again repeats it
+        adopt(tmp_path, "q", "q~4", "journal:4~", "journal:9")
+        found = open_checkpoint(tmp_path, "q", "journal:9", must_resume=True)
+        assert (found / "offsets").read_text() == "q~4"
+        assert not (tmp_path / "q~4").exists()
+
+
+@pytest.mark.parametrize("before", ["rename", "carry on"])
+def test_crash_while_a_query_adopts_leaves_the_checkpoint_of_the_shadow(
+    tmp_path: Path, before: str
+) -> None:
+    for name, lineage in (("q", "journal:1"), ("q~4", "journal:4~")):
+        (open_checkpoint(tmp_path, name, lineage) / "offsets").write_text(name)
+    (tmp_path / "q").rename(tmp_path / "aside")
+    if before == "carry on":
+        (tmp_path / "q~4").rename(tmp_path / "q")
+    adopt(tmp_path, "q", "q~4", "journal:4~", "journal:9")
+    found = open_checkpoint(tmp_path, "q", "journal:9", must_resume=True)
+    assert (found / "offsets").read_text() == "q~4"
 
 
 def test_checkpoint_that_a_crash_left_between_two_names_is_whole(tmp_path: Path) -> None:

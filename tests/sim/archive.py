@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Revision:
     """The state of a node at ``place``. ``lineages`` are without the journal's id; ``records`` are
-    those that the base replaces, which the tests still read."""
+    those that the base replaces, which the tests still read. ``states`` says which code made the
+    state of each query, and from which mark on."""
 
     place: SnapshotPlace
     base: Base
@@ -29,6 +30,8 @@ class Revision:
     outbox: dict[str, dict[int, Content]]
     rows: dict[tuple[str, int], int]
     trimmed: dict[str, int]
+    made_by: dict[tuple[str, int], str]
+    states: dict[str, str]
 
 
 class Archive:
@@ -150,6 +153,8 @@ def _captured(node: SimNode, place: SnapshotPlace) -> Revision:
         {query: _up_to(disk.outbox.get(query, {}), n) for query, n in numbers.items()},
         dict(disk.outbox_rows),
         {query: min(disk.trimmed.get(query, 0), n) for query, n in numbers.items()},
+        dict(disk.made_by),
+        {query: disk.checkpoints[query].made_by for query in numbers},
     )
 
 
@@ -171,7 +176,11 @@ def _disk_of(node: SimNode, revision: Revision) -> Disk:
     numbers, through = dict(revision.place.batches), revision.place.position.sequence
     journal_id = f"{node.node}-{node.disks}"
     checkpoints = {
-        query: Checkpoint(f"{journal_id}:{revision.lineages[query]}", Mark(query, n, through))
+        query: Checkpoint(
+            f"{journal_id}:{revision.lineages[query]}",
+            Mark(query, n, through),
+            made_by=revision.states[query],
+        )
         for query, n in numbers.items()
     }
     return Disk(
@@ -186,6 +195,7 @@ def _disk_of(node: SimNode, revision: Revision) -> Disk:
         dict(revision.rows),
         checkpoints,
         node.disk.high_water,
+        made_by=dict(revision.made_by),
     )
 
 

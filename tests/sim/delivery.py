@@ -73,7 +73,8 @@ class Delivery:
         node, group = self.node, self.node.group
         start = node.core.deployment.marks[key[0]].start_after(key[1])
         content = node.disk.outbox.get(key[0], {}).get(number or 0)
-        land = partial(self._land, key, token, epoch, number, start, content)
+        made_by = node.disk.made_by.get((key[0], number or 0), "")
+        land = partial(self._land, key, token, epoch, number, start, (content, made_by))
         node.later(seconds / node.rate, lambda: self._give_up(key, token))
         if key[1] not in group.sinks_away:
             slow = group.random.random() < group.sink_slow
@@ -93,7 +94,7 @@ class Delivery:
         epoch: int,
         number: int | None,
         start: int,
-        content: object,
+        batch: tuple[object, str],
     ) -> None:
         """Run the sink's transaction: WHERE epoch = mine AND batch = n - 1."""
         node, ledger = self.node, self.node.ledgers[key]
@@ -108,7 +109,7 @@ class Delivery:
                 ledger.batch = start
             ledger.epoch, result = epoch, "claimed"
         elif (ledger.epoch, ledger.batch) == (epoch, number - 1):
-            node.group.facts.published(key, number, content)
+            node.group.facts.published(key, number, *batch)
             ledger.batch, result = number, "published"
         told = (result, ledger.epoch, ledger.batch)
         node.group.tell(f"{key[0]}>{key[1]}", f"{node.node}'s call: {told}")

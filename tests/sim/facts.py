@@ -10,6 +10,7 @@ from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.types import (
     ORIGIN,
+    Application,
     EpochStart,
     Events,
     Holder,
@@ -30,6 +31,11 @@ BACKUP_AFTER_MIN = 1.9
 """The shortest ``backup_after`` by a clock that runs fast."""
 
 
+def version_of(made_by: str) -> int:
+    """The number of the code that made a batch."""
+    return int(made_by.split()[0].removeprefix("v"))
+
+
 def stamp(row: LeaseRow) -> tuple[int, int]:
     return row.epoch, row.version
 
@@ -48,6 +54,9 @@ class Facts:
         self.submitted: dict[tuple[str, int], Position] = {}
         self.marks: dict[tuple[str, int], Position] = {}
         self.trimmed: dict[tuple[str, str], int] = {}
+        # The newest code of which each sink has a batch, and the newest promoted shadow.
+        self._code_in: dict[QuerySink, int] = {}
+        self._promoted = 0
         # Log matching: the record at a position, and the position before it (RULES.md#i8).
         self._records: dict[Position, tuple[Record, Position]] = {}
         self._promised: dict[str, tuple[float, int]] = {}
@@ -274,6 +283,10 @@ class Facts:
                     self.group.around.batches.setdefault(query, {})[number] = content
                 if mark.through <= node.disk.base.position.sequence:
                     self._bring_back(mark)
+            case Application(_, versions):
+                newest = max((one.promoted or 0 for one in versions), default=0)
+                self.group.count("promotions in force", newest > self._promoted)
+                self._promoted = max(newest, self._promoted)
             case _:
                 pass
 
@@ -340,7 +353,9 @@ class Facts:
 
     # -- sinks -------------------------------------------------------------------------------------
 
-    def published(self, key: QuerySink, number: int, content: Content | object) -> None:
+    def published(
+        self, key: QuerySink, number: int, content: Content | object, made_by: str
+    ) -> None:
         query, newest = key[0], self.newest
         late = newest is not None and self.group.around.ledgers[key].epoch < newest.epoch
         if late and content in self.contents.values():
@@ -348,6 +363,9 @@ class Facts:
         same = self.group.around.batches.get(query, {}).get(number) == content
         require(content is not None and same, "I7", f"{key} got another batch {number}")
         require((query, number) in self.marks, "I5", f"{key} got {number} before its mark")
+        code = version_of(made_by)
+        require(code >= self._code_in.get(key, 0), "R38", f"{key} got {number} of {made_by}")
+        self._code_in[key] = code
 
     # -- counts of rare cases ----------------------------------------------------------------------
 

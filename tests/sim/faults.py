@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ha_engine.core import inputs as on
 from ha_engine.types import LeaseRow
 from tests.sim.forcing import force
+from tests.sim.shadowing import order
 from tests.sim.variants import Variant
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Faults:
                 self.kinds += [self.rescale, self.rescale, self.kill]
             case Variant.DEPLOYED:
                 self.kinds += [self.deploy, self.deploy, self.force, self.kill]
+            case Variant.SHADOWED:
+                self.kinds += [*[self.shadow] * 6, self.kill]
             case Variant.BACKUP:
                 self.kinds += [self.isolate, self.isolate, self.kill, self.force, self.deploy]
         self.gap = self.random.uniform(0.5, 2.5)
@@ -124,7 +127,11 @@ class Faults:
             node.kill_spark()
 
     def query_fails(self) -> None:
-        self._someone().fail_query(self.random.choice(["delays", "storms"]))
+        node = self._someone()
+        names = ["delays", "storms"]
+        if node.alive and node.core.deployment.shadow is not None:
+            names.append(node.core.deployment.shadow.name)
+        node.fail_query(self.random.choice(names))
 
     # -- network -----------------------------------------------------------------------------------
 
@@ -200,6 +207,10 @@ class Faults:
             archive = f"archive {self.group.counters['deployments']}"
             self._tell(f"{holder.node} is asked to deploy {archive}")
             holder.now_or_later(on.DeployAsked(archive, "application", "operator", 0, ""))
+
+    def shadow(self) -> None:
+        if (ordered := order(self.group)) is not None:
+            self._tell(f"an operator asks to {ordered}")
 
     def operator_pauses(self) -> None:
         self._tell("an operator pauses failover")

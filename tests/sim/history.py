@@ -15,6 +15,7 @@ from tests.sim.faults import FAULT_PHASE_SECONDS, Faults
 from tests.sim.group import Group
 from tests.sim.node import TIMING, StateIsLost, plans_of
 from tests.sim.pulling import Way, require_each_once
+from tests.sim.shadowing import unready
 from tests.sim.transcript import told
 from tests.sim.variants import Variant
 
@@ -154,6 +155,8 @@ def _settled(group: Group) -> str | None:
         return f"in sync: {sorted(listed)} of {sorted(members)}"
     if not group.producers.all_acked:
         return "producers wait for acks"
+    if reason := next(filter(None, map(unready, group.living)), None):
+        return reason
     return _backup_lacks(group, active[0]) or _unpublished(group)
 
 

@@ -22,6 +22,7 @@ FILES = {
     Variant.WARM: "warm_seeds.txt",
     Variant.RESCALED: "rescaled_seeds.txt",
     Variant.DEPLOYED: "deployed_seeds.txt",
+    Variant.SHADOWED: "shadowed_seeds.txt",
     Variant.BACKUP: "backup_seeds.txt",
 }
 PROGRESS_EVERY = 50

@@ -44,7 +44,28 @@ def _hunted_deployed(seed: int, module: str, function: str, old: str, new: str) 
     return Hunted(seed, Mutant("R36", module, function, old, new), Variant.DEPLOYED)
 
 
+def _hunted_shadowed(seed: int, module: str, function: str, old: str, new: str) -> Hunted:
+    return Hunted(seed, Mutant("R38", module, function, old, new), Variant.SHADOWED)
+
+
 HUNTED = (
+    _hunted_shadowed(
+        8,
+        "deployment",
+        "Deployment._apply_application",
+        "self.marks[version.query].initial = version.first",
+        "pass",
+    ),
+    _hunted_shadowed(
+        1,
+        "shadow",
+        "ShadowQuery.answer",
+        "min(live.admitted, live.last.number)",
+        "live.last.number",
+    ),
+    _hunted_shadowed(21, "versions", "Versions.apply", "self.adopting[name] = shadow", "pass"),
+    _hunted_shadowed(43, "deployment", "Deployment.need", "self.shadow is None", "True"),
+    _hunted_shadowed(8, "deployment", "Deployment._next_version", "promoted is not None", "False"),
     _hunted_deployed(
         1,
         "term",

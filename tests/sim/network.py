@@ -69,7 +69,7 @@ class Network:
         for node, peer in (nodes, nodes[::-1]):
             delay = self.random.uniform(0, self.delay_max)
             link.arrives_at[(peer.node, node.node)] = self.group.now + delay
-            node.soon(delay, on.PeerConnected(peer.node, peer.disk.archive))
+            node.soon(delay, on.PeerConnected(peer.node, peer.archive_of_process))
         self._deliver_kept_messages(link)
 
     def cut(self, link: Link, notice_within: float = 0.3) -> None:

@@ -18,14 +18,17 @@ from ha_engine.core import inputs as on
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.progress import PeerTiming
+from ha_engine.node.storage import prepare_shadows
 from ha_engine.types import Deployed, Events, Mark, Record, Role
 from tests.core.surroundings import Checkpoint, Content, Disk, RunningQuery
 from tests.core.truth import require
 from tests.core.world import World, plan
 from tests.sim.agenda import Deed
-from tests.sim.archive import require_out_of_sync
+from tests.sim.archive import Revision, require_out_of_sync
 from tests.sim.delivery import Delivery
 from tests.sim.pulling import pulled_by
+from tests.sim.shadowing import LIMITS as SHADOW_LIMITS
+from tests.sim.shadowing import Outboxes, plans_with
 from tests.sim.sim_truth import SimTruth
 from tests.sim.streams import Streams
 from tests.sim.variants import Variant
@@ -75,6 +78,7 @@ class _Nobody:
 class SimNode(World):
     peers = PEERS
     snapshot_every = 2.5
+    shadow_limits = SHADOW_LIMITS
 
     def __init__(self, group: Group, name: str, rate: float, offset: float, engine: Any) -> None:
         self.group, self.random = group, group.random
@@ -160,6 +164,8 @@ class SimNode(World):
         self.known, self.pulled = {}, 0
         for record in self.disk.records:
             self._index(record)
+        if self.group.variant is Variant.SHADOWED:
+            self.plans = {one.name: one for one in plans_with(self.disk.deployed, PLANS)}
         super().start(ticks=ticks)
         self.later(self.random.expovariate(1 / NEEDLESS_TICK_SECONDS), self._tick_needlessly)
         self._attend_soon()
@@ -369,7 +375,7 @@ class SimNode(World):
     def _change_application(self, deployed: Deployed | None) -> None:
         row = self.group.around.table.row
         require(row is None or row.holder != self.me, "R36", "the holder restarts")
-        self.disk.archive = None if deployed is None else deployed.id
+        self.disk.deployed = deployed
         self.group.count("restarts with another application")
         self.kill(query_process_dies=False)
 
@@ -443,9 +449,30 @@ class SimNode(World):
     def _admit(self, query: str, number: int, content: Content, lineage: str) -> bool:
         new = super()._admit(query, number, content, lineage)
         if new and self.alive:
-            self.feed(on.BatchDigested(query, number, repr(content)))
+            made_by = self.disk.made_by[(query, number)]
+            self.feed(on.BatchDigested(query, number, f"{content} {made_by}"))
             self.delivery.restart()
         return new
+
+    def _prepare_shadows(self, core: Any) -> None:
+        outboxes: Any = Outboxes(self.disk)
+        prepare_shadows(outboxes, core)
+
+    def _find_state(self, action: do.RunQuery) -> bool:
+        """Bring the state of a promoted query from a snapshot. That of a shadow is in none."""
+        if self.group.variant is not Variant.SHADOWED:
+            return super()._find_state(action)
+        query = action.query
+        revision = self.group.archive.usable(self, query, action.lineage)
+        if action.shadow_of is not None or revision is None:
+            return False
+        self.group.count("promoted queries restored from a snapshot")
+        number = dict(revision.place.batches)[query]
+        mark = Mark(query, number, revision.place.position.sequence)
+        made_by = revision.states[query]
+        self.disk.checkpoints[query] = Checkpoint(action.lineage, mark, made_by=made_by)
+        self._begin_outbox(query, number, revision)
+        return True
 
     def _take_over(self, action: do.RunQuery, takeover: do.Takeover) -> bool:
         """Continue a state that is newer than this node's own: of a checkpoint on the shared
@@ -464,7 +491,7 @@ class SimNode(World):
         if found.done.number > mine:
             self.group.count("checkpoints of others continued")
             self.disk.checkpoints[query] = found
-            self._begin_outbox(query, found.done.number, {}, {})
+            self._begin_outbox(query, found.done.number)
             return True
         if not self.group.archive.reached(self):
             return False
@@ -474,7 +501,7 @@ class SimNode(World):
             self.group.count("warm queries restored from a snapshot")
             mark = Mark(query, number, revision.place.position.sequence)
             self.disk.checkpoints[query] = Checkpoint(lineage, mark)
-            self._begin_outbox(query, number, revision.outbox[query], revision.rows)
+            self._begin_outbox(query, number, revision)
         elif action.must_resume and not whole:
             self._require_loss(query)
         return True
@@ -503,18 +530,20 @@ class SimNode(World):
         require(lost, "R33", f"{query} has no state")
         raise StateIsLost(query)
 
-    def _begin_outbox(
-        self, query: str, last: int, batches: dict[int, Content], rows: dict[tuple[str, int], int]
-    ) -> None:
-        """Let the outbox end with batch ``last``, and have ``batches``, unless it is further."""
+    def _begin_outbox(self, query: str, last: int, revision: Revision | None = None) -> None:
+        """Let the outbox end with batch ``last``, and have the batches of ``revision``, unless it
+        is further."""
         if self.disk.admitted.get(query, 0) >= last:
             return
+        batches = {} if revision is None else revision.outbox[query]
         left = last - len(batches)
         self.disk.outbox[query], self.disk.admitted[query] = dict(batches), last
         self.disk.trimmed[query] = left
         self.feed(on.OutboxRestored(query, left))
         for number in sorted(batches):
-            count = self.disk.outbox_rows[(query, number)] = rows[(query, number)]
+            assert revision is not None
+            count = self.disk.outbox_rows[(query, number)] = revision.rows[(query, number)]
+            self.disk.made_by[(query, number)] = revision.made_by[(query, number)]
             self.feed(on.BatchAdmitted(query, number, count, 100 * count))
 
     def fail_query(self, query: str) -> None:

@@ -121,6 +121,7 @@ class SimTruth(Truth):
     def _answer(self, mark: Mark) -> None:
         wanted = self.world.wanted.get(mark.query)
         require(wanted is not None and mark.number == wanted + 1, "R18", f"{mark} after {wanted}")
+        mark = self._require_admitted(mark)
         if self.world.group.facts.given_up_mark(self.world, mark.query, mark.number):
             return
         self.world.group.facts.require_committed_mark(self.world, mark)

@@ -72,6 +72,9 @@ DEPLOYED_SHARE = 0.1
 """The share of the seeds that are played with an operator who deploys applications."""
 DEPLOYED_REACH_AT_LEAST = {"deployments": 500, "restarts with another application": 1_000}
 
+SHADOWED_SHARE = 0.1
+"""The share of the seeds that are played with an operator who runs queries in shadow."""
+SHADOWED_REACH_AT_LEAST = {"shadows": 100, "shadows discarded": 20, "promotions in force": 20}
 
 BACKUP_SHARE = 0.3
 """The share of the seeds that are played with a backup."""
@@ -167,6 +170,22 @@ def test_no_deployment_breaks_a_rule_and_each_heals(deployed: Result) -> None:
 @pytest.mark.parametrize("what", DEPLOYED_REACH_AT_LEAST)
 def test_deployments_reach_each_case(what: str, deployed: Result, seeds: int) -> None:
     assert deployed.counters[what] >= least(DEPLOYED_REACH_AT_LEAST[what], seeds), deployed.summary
+
+
+@pytest.fixture(scope="module")
+def shadowed(seeds: int) -> Result:
+    return played(Variant.SHADOWED, SHADOWED_SHARE, seeds)
+
+
+@pytest.mark.slow
+def test_no_shadow_breaks_a_rule_and_each_heals(shadowed: Result) -> None:
+    assert shadowed.failed == [], "\n\n".join(shadowed.stories[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", SHADOWED_REACH_AT_LEAST)
+def test_shadows_reach_each_case(what: str, shadowed: Result, seeds: int) -> None:
+    assert shadowed.counters[what] >= least(SHADOWED_REACH_AT_LEAST[what], seeds), shadowed.summary
 
 
 @pytest.fixture(scope="module")

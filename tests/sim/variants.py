@@ -18,5 +18,7 @@ class Variant(Enum):
     """An operator also changes the number of partitions of the queries' states."""
     DEPLOYED = "deployed"
     """An operator also deploys applications, and forces failovers."""
+    SHADOWED = "shadowed"
+    """An operator also runs changed queries in shadow, and promotes or discards them."""
     BACKUP = "backup"
     """The group has a third member, which is its backup."""

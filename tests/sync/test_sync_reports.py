@@ -55,7 +55,10 @@ async def test_hello_of_each_node_lasts_as_long_as_its_link(
 async def test_report_survives_a_round_trip_with_long_reasons_shortened(
     pair: tuple[SyncNode, SyncNode],
 ) -> None:
-    report = replace(pair[0].report(), queries=(QUERY,), headroom=False, suspended=True)
+    shadow = replace(QUERY, query="delays~4")
+    report = replace(
+        pair[0].report(), queries=(QUERY,), headroom=False, suspended=True, shadow=shadow
+    )
     assert from_sync_frame(to_sync_frame(report).report) == report
     long = replace(report, reason="x" * (TEXT_MAX + 1))
     assert from_sync_frame(to_sync_frame(long).report).reason == "x" * TEXT_MAX

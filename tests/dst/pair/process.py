@@ -209,6 +209,7 @@ class NodeProcess:
                     self.writer,
                     self.outbox,
                     PublishedBatches(self.data.published, 0, 0),
+                    self.data.path / "checkpoints",
                 ),
                 self.peers,
                 self.snapshots,

@@ -111,15 +111,20 @@ class JournalCopies(QueryStandIn):
         return pa.Table.from_batches(batches, self.schema)
 
     def batch_ended(self, run: pb.RunQuery, mark: Mark) -> None:
-        checkpoint, name = self._opened[run.query], str(mark.number)
-        offset = json.dumps({"mark": mark.number, "through": mark.through})
-        logs = {"offsets": HEADING + offset, "commits": HEADING}
-        if not (checkpoint / "metadata").exists():
-            _replace(checkpoint / "metadata", '{"id": "stand-in"}')
-        for log, content in logs.items():
-            (checkpoint / log).mkdir(exist_ok=True)
-            _replace(checkpoint / log / name, content)
-            (checkpoint / log / str(mark.number - BATCHES_KEPT)).unlink(missing_ok=True)
+        write_offset(self._opened[run.query], mark)
+
+
+def write_offset(checkpoint: Path, mark: Mark, **state: int) -> None:
+    """Write the files of the batch that ends at ``mark``, with further numbers of its ``state``."""
+    name = str(mark.number)
+    offset = json.dumps({"mark": mark.number, "through": mark.through, **state})
+    logs = {"offsets": HEADING + offset, "commits": HEADING}
+    if not (checkpoint / "metadata").exists():
+        _replace(checkpoint / "metadata", '{"id": "stand-in"}')
+    for log, content in logs.items():
+        (checkpoint / log).mkdir(exist_ok=True)
+        _replace(checkpoint / log / name, content)
+        (checkpoint / log / str(mark.number - BATCHES_KEPT)).unlink(missing_ok=True)
 
 
 def _replace(path: Path, content: str) -> None:

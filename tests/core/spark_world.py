@@ -137,7 +137,7 @@ class SparkWorld:
                 empty = Checkpoint(lineage, action.initial, made_by=made_by)
                 self.disk.checkpoints[query] = empty
             checkpoint = self.disk.checkpoints[query]
-        came_of = checkpoint.made_by or made_by
+        came_of = checkpoint.made_by = checkpoint.made_by or made_by
         require(came_of == made_by, "R38", f"{query}: the state is of {came_of}, not {made_by}")
         if action.takeover is not None:
             checkpoint.begun, checkpoint.epoch = None, action.takeover.epoch

@@ -63,15 +63,17 @@ def contracting(*versions: str) -> Change:
     return (*CONTRACTING, f"CONTRACTING: frozenset[str] = frozenset({set(versions)})")
 
 
-def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(
+    place: Path, *words: str, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run ``ha-engine`` of the release in ``place`` with these words to its end."""
     return subprocess.run(
         [place / "bin" / "ha-engine", *words],
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
-        env=os.environ,
+        timeout=1200,
+        env={**os.environ, **(environ or {})},
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ha_engine.cli.formats import FormatOption, JsonOption, show, time_of
+from ha_engine.cli.formats import FormatOption, JsonOption, console_of_tables, show, time_of
 from ha_engine.cli.status import LOCAL, UrlOption
 
 if TYPE_CHECKING:
@@ -280,13 +280,12 @@ def _shadow(one: Mapping[str, Any]) -> str:
 
 
 def _print_table(names: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(*names, box=None)
     for row in rows:
         table.add_row(*row)
-    Console(soft_wrap=True, highlight=False).print(table)
+    console_of_tables().print(table)
 
 
 def diff(

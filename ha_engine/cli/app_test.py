@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ha_engine.cli.formats import FormatOption, JsonOption, show
+from ha_engine.cli.formats import FormatOption, JsonOption, console_of_tables, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 DIFFERENT_EXIT_CODE = 1
 PROGRESS_AFTER_SECONDS = 3.0
-WIDTH = 1_000
 SHOWN_MAX = 20
 """More rows of a query are only counted. JSON has all of them."""
 
@@ -90,11 +89,7 @@ class _Progress:
 
 
 def _print(result: SuiteResult) -> None:
-    from rich.console import Console
-
-    # A log of a CI has no width, and a table must not be cut there.
-    width = None if sys.stdout.isatty() else WIDTH
-    console = Console(soft_wrap=True, highlight=False, width=width)
+    console = console_of_tables()
     for case in result.results:
         _print_case(console, case)
     passed = len(result.results) - result.failed

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 1_000
 
 Format = Literal["pretty", "json", "yaml"]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
@@ -17,6 +23,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="The same as -f json.")
 def time_of(at_us: int) -> str:
     """A time in microseconds since 1970, in UTC."""
     return datetime.fromtimestamp(at_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def console_of_tables() -> Console:
+    """A console for tables, which are cut to the width of a terminal only. A file or the log of a
+    CI has no width."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else WIDTH
+    return Console(soft_wrap=True, highlight=False, width=width)
 
 
 def show(

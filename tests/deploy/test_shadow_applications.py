@@ -144,6 +144,7 @@ def test_promotion_needs_the_shadow_on_each_regular_node(
     shadow = Shadow("delays", 1, Mark("delays", 0, 0), "v2", "v2")
     world.disk.deployed = Deployed(1, "v1", "flights", "alice", 1, "v1", None, shadow)
     world.start()
+    world.core.deployment.versions.deployed = world.deployed
     world.core.deployment.shadow.life.started(0)
     if reason is None:
         require_promotable(world.core, config, "delays", theirs)

@@ -216,8 +216,14 @@ class Deployed:
 
     @property
     def runs(self) -> str:
-        """The id of what a process runs with this deployment: the archive, and the shadow."""
-        return self.id if self.shadow is None else f"{self.id}{SHADOW_SIGN}{self.shadow.number}"
+        """The id of what a process runs with this deployment: the archive, and the shadow.
+
+        A forced failover may give up a shadow, and another one may get its number.
+        """
+        if (shadow := self.shadow) is None:
+            return self.id
+        began = f"{shadow.number}.{shadow.first.number}.{shadow.first.through}"
+        return f"{self.id}{SHADOW_SIGN}{began}.{shadow.id}"
 
     @property
     def has_shadows(self) -> bool:

@@ -281,7 +281,7 @@ class Deployment:
     def why_not_promoted(self, committed: int) -> str | None:
         """The reason why the shadow must not take the place of its query now, or None."""
         shadow = self.shadow
-        if shadow is None or self.is_superseded(committed):
+        if shadow is None or not self._has_shadow_at(committed):
             return "no shadow runs on this node"
         name, state = shadow.name, shadow.life.state
         if state is not QueryState.RUNNING:
@@ -320,6 +320,11 @@ class Deployment:
     def runs_newest(self) -> bool:
         """Whether this process runs the newest deployment of its journal."""
         return self.versions.deployed is not None and self._archive == self._deployed_archive
+
+    def _has_shadow_at(self, committed: int) -> bool:
+        """Whether a committed record says that the shadow of this process runs. A forced failover
+        may have given that record up."""
+        return self.runs_newest and self._deployed_at <= committed
 
     def awaits_promotion(self, query: str) -> bool:
         """Whether this process runs the application of a promotion that is not in force yet, so
@@ -669,7 +674,7 @@ class Deployment:
 
     def _runs_shadow(self, now: float, committed: int, journal_id: str) -> Iterator[do.RunQuery]:
         shadow = self.shadow
-        if shadow is None or shadow.name in self._halting or self.is_superseded(committed):
+        if shadow is None or shadow.name in self._halting or not self._has_shadow_at(committed):
             return
         reason = shadow.exceeds()
         if reason is not None and shadow.life.state is not QueryState.FAILED:
@@ -689,7 +694,7 @@ class Deployment:
         """The moment at which ``runs`` has a query to start, if no input arrives before."""
         of_queries = min((life.wake_at for _, life in self._ready(committed)), default=math.inf)
         shadow = self.shadow
-        if shadow is None or shadow.name in self._halting or self.is_superseded(committed):
+        if shadow is None or shadow.name in self._halting or not self._has_shadow_at(committed):
             return of_queries
         in_force = shadow.record.query in self.versions.of and self.changed_at <= committed
         return min(of_queries, shadow.life.wake_at) if in_force else of_queries

@@ -24,6 +24,9 @@ DEATHS_MAX = 2
 BEHIND_MAX = 4
 """A shadow that is more than this many batches behind its live query does not take its place, since
 the query's output would wait for these batches."""
+UNKNOWN = (
+    "this node did not have the record of the shadow when its process started; restart the node"
+)
 LOST = (
     "this node lost the state of the shadow, and the journal no longer has the records from which "
     "it was made; discard the shadow and deploy it again"
@@ -62,6 +65,8 @@ class ShadowQuery:
         # The batches in its outbox with their sizes, oldest first.
         self._kept: deque[tuple[int, int]] = deque()
         self._deaths = 0
+        # Whether the node has prepared the outbox of the shadow.
+        self._prepared = False
 
     # -- what records and the outbox say -----------------------------------------------------------
 
@@ -85,6 +90,7 @@ class ShadowQuery:
 
     def set_outbox_floor(self, first_kept: int | None, trimmed_through: int) -> int:
         """The batch after which its outbox begins when the node starts; see QueryMarks."""
+        self._prepared = True
         if first_kept is not None:
             return first_kept - 1
         floor = max(trimmed_through, self.record.first.number)
@@ -176,6 +182,9 @@ class ShadowQuery:
     ) -> Iterator[do.RunQuery]:
         """Start the shadow, with as many partitions as the state of the live query has."""
         if not self.life.runnable(now):
+            return
+        if not self._prepared:
+            self.life.refused(UNKNOWN)
             return
         self.life.started(0)
         first = self.record.first

@@ -59,6 +59,8 @@ def promoted_node(*bodies: Body, mine: bool = True) -> tuple[Deployment, QueryCo
 def _told(of: Deployment, bodies: tuple[Body, ...], *, mine: bool) -> QueryControl:
     for sequence, body in enumerate(bodies, 1):
         of.apply(Record(Position(1, sequence), 0, body), mine=mine)
+    if of.shadow is not None and of.runs_newest:
+        of.shadow.set_outbox_floor(None, 0)
     control = QueryControl("p1", "journal", of)
     control.process.adopt("p1:1")
     control.process.connect("p1:1")
@@ -86,6 +88,23 @@ def test_shadow_runs_the_batches_of_its_query_after_it() -> None:
     control.handle(0.0, on.BatchAdmitted("q", 2, 1, 100, "journal:1"))
     assert answered(control) == [Mark("q~1", 2, 5)]
     assert answered(control) == []
+
+
+def test_shadow_waits_for_a_process_that_knows_its_record() -> None:
+    """A forced failover may have given the record up, and another shadow may have its number."""
+    of, _ = node(*LIVE)
+    assert set(runs(of)) == {"q"}
+    of.apply(
+        Record(Position(1, 4), 0, replace(BEGUN, shadow=replace(SHADOW, id="other"))), mine=True
+    )
+    assert runs(of) == {}
+    assert of.is_superseded(4)
+    of.apply(Record(Position(1, 5), 0, BEGUN), mine=True)
+    assert runs(of) == {}
+    assert of.shadow is not None
+    failure = of.shadow.life.failure
+    assert failure is not None
+    assert "restart the node" in failure.reason
 
 
 def test_shadow_is_no_part_of_what_the_pair_decides() -> None:

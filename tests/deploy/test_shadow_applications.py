@@ -171,6 +171,7 @@ def test_promotion_needs_the_shadow_on_each_regular_node(
     world.feed(on.DeployAsked("v1", "flights", "alice", 1, "v1", shadow=beside))
     world.settle()
     world.start()
+    world.core.deployment.versions.deployed = world.deployed
     world.core.deployment.shadow.life.started(0)
     if reason is None:
         require_promotable(world.core, config, "delays", theirs)

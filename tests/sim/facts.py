@@ -20,6 +20,7 @@ from ha_engine.types import (
     Position,
     Record,
 )
+from tests.core.spark_world import live_of
 from tests.core.surroundings import Content, QuerySink
 from tests.core.truth import require
 
@@ -246,7 +247,10 @@ class Facts:
         for mark, position in [one for one in self.marks.items() if one[1] in lost]:
             del self.marks[mark]
             self.contents[position] = batches.setdefault(mark[0], {}).pop(mark[1], None)
+            for shadow in [name for name in batches if live_of(name) == mark[0]]:
+                batches[shadow].pop(mark[1], None)
         self._take_back(node, node.disk.durable)
+        self._code_in.clear()  # a promotion may be given up too
         self.group.count("forced failovers")
         self.group.count("records given up", len(lost))
         self.group.count("requests given up", len(requests))

@@ -61,7 +61,7 @@ class Faults:
             case Variant.DEPLOYED:
                 self.kinds += [self.deploy, self.deploy, self.force, self.kill]
             case Variant.SHADOWED:
-                self.kinds += [*[self.shadow] * 6, self.kill]
+                self.kinds += [*[self.shadow] * 6, self.kill, self.force]
             case Variant.BACKUP:
                 self.kinds += [self.isolate, self.isolate, self.kill, self.force, self.deploy]
         self.gap = self.random.uniform(0.5, 2.5)

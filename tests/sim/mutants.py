@@ -50,7 +50,7 @@ def _hunted_shadowed(seed: int, module: str, function: str, old: str, new: str) 
 
 HUNTED = (
     _hunted_shadowed(
-        8,
+        6,
         "deployment",
         "Deployment._apply_application",
         "self.marks[version.query].initial = version.first",
@@ -63,9 +63,9 @@ HUNTED = (
         "min(live.admitted, live.last.number)",
         "live.last.number",
     ),
-    _hunted_shadowed(21, "versions", "Versions.apply", "self.adopting[name] = shadow", "pass"),
-    _hunted_shadowed(43, "deployment", "Deployment.need", "self.shadow is None", "True"),
-    _hunted_shadowed(8, "deployment", "Deployment._next_version", "promoted is not None", "False"),
+    _hunted_shadowed(31, "versions", "Versions.apply", "self.adopting[name] = shadow", "pass"),
+    _hunted_shadowed(48, "deployment", "Deployment.need", "self.shadow is None", "True"),
+    _hunted_shadowed(6, "deployment", "Deployment._next_version", "promoted is not None", "False"),
     _hunted_deployed(
         1,
         "term",

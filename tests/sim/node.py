@@ -20,6 +20,7 @@ from ha_engine.core.marks import MarkLimits
 from ha_engine.core.progress import PeerTiming
 from ha_engine.node.storage import prepare_shadows
 from ha_engine.types import Deployed, Events, Mark, Record, Role
+from tests.core.spark_world import live_of
 from tests.core.surroundings import Checkpoint, Content, Disk, RunningQuery
 from tests.core.truth import require
 from tests.core.world import World, plan
@@ -440,10 +441,10 @@ class SimNode(World):
 
     def _judge_batch(self, query: str, number: int, content: Content) -> None:
         facts = self.group.facts
-        position = facts.given_up_mark(self, query, number)
+        position = facts.given_up_mark(self, live_of(query), number)
         if position is None:
             super()._judge_batch(query, number, content)
-        else:
+        elif query == live_of(query):
             facts.contents[position] = content
 
     def _admit(self, query: str, number: int, content: Content, lineage: str) -> bool:

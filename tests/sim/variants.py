@@ -19,6 +19,7 @@ class Variant(Enum):
     DEPLOYED = "deployed"
     """An operator also deploys applications, and forces failovers."""
     SHADOWED = "shadowed"
-    """An operator also runs changed queries in shadow, and promotes or discards them."""
+    """An operator also runs changed queries in shadow, promotes or discards them, and forces
+    failovers."""
     BACKUP = "backup"
     """The group has a third member, which is its backup."""

@@ -139,8 +139,7 @@ class Deployment:
                 if not changes:
                     self._halt([version.query])
                 if promotes:
-                    # The shadow has run the batches after this mark.
-                    self.marks[version.query].initial = version.first
+                    self.marks[version.query].continue_shadow(version.first)
         for version in self.versions.apply(sequence, application, self._last_mark, mine=mine):
             if version.query in self.marks:
                 self.marks[version.query].restart_at(version.first)

@@ -90,6 +90,14 @@ class QueryMarks:
         self.admitted = initial.number
         self._pending.drop_through(initial.through)
 
+    def continue_shadow(self, first: Mark) -> None:
+        """Continue the state of a shadow, which has run the batches after ``first``.
+
+        Every sink has the earlier batches, and this node makes none of them that it still lacks.
+        """
+        self.initial = first
+        self.admitted = max(self.admitted, first.number)
+
     def may_have_run(self, since: int) -> bool:
         """Whether a batch whose mark is after the record ``since`` may have run on the state that
         this record began.

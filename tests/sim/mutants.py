@@ -53,7 +53,14 @@ HUNTED = (
         6,
         "deployment",
         "Deployment._apply_application",
-        "self.marks[version.query].initial = version.first",
+        "self.marks[version.query].continue_shadow(version.first)",
+        "pass",
+    ),
+    _hunted_shadowed(
+        5000066,
+        "marks",
+        "QueryMarks.continue_shadow",
+        "self.admitted = max(self.admitted, first.number)",
         "pass",
     ),
     _hunted_shadowed(

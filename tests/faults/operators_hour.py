@@ -36,6 +36,8 @@ from tests.releases import release, run, version
 from tests.waiting import wait_until
 
 PAUSE_SECONDS = 0.05
+PATIENCE = 1000
+"""Seconds after which a step of the upgrade counts as hanging. A slow host needs minutes."""
 READINGS = """
 name: plant
 streams:
@@ -110,7 +112,9 @@ class Hour:
         self._old = release(directory / "old", version("8.0.0"))
         self._new = release(directory / "new", version("9.0.0"))
         _printed(run(self._old, "db", "init", "--url", url))
-        self.pair = Pair(directory, READINGS, url, **ACCESS, snapshot={"interval": "10s"})
+        # On a slow host, a passive that is behind catches up only with larger batches.
+        slow = {"query": {"min_batch_interval": "2s"}, "snapshot": {"interval": "10s"}}
+        self.pair = Pair(directory, READINGS, url, **ACCESS, **slow)
         for node in self.pair.nodes.values():
             node.code = self._old
         self.load = Load(self.pair.urls)
@@ -189,7 +193,7 @@ class Hour:
         _printed(run(self._new, "db", "upgrade", "--finalize", "--url", self._url))
 
     def _upgrade(self, node: NodeUnderTest) -> None:
-        wait = ("--url", node.url, "--wait", str(int(2 * SPARK_SECONDS)))
+        wait = ("--url", node.url, "--wait", str(PATIENCE))
         _printed(run(self._old, "upgrade", "prepare", *wait))
         assert node.stop() == 0
         node.code = self._new

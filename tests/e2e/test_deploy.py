@@ -169,7 +169,9 @@ def test_applications_come_change_and_go_while_another_takes_events(
                 for node in ("node-a", "node-b")
                 for words in (["copies", "events", "copies,"], ["orders", "orders", "orders"])
             ]
-            stale = pair.a.http.post(
+            active = pair.active()
+            assert active is not None
+            stale = active.http.post(
                 "/v1/application/orders/remove?expected=3",
                 headers={"Authorization": f"Bearer {TOKEN}"},
             )

@@ -84,24 +84,21 @@ class Versions:
             name, before = version.query, self.of.get(version.query)
             if self.rescales(version):
                 self._rescale(version, last_mark(name))
-            if before is None or version.reset:
-                self.partitions.pop(name, None)
-                self._rescale(version, 0)
+            begins = before is None or version.reset
+            if begins or self.promotes(version):
+                # One code made the whole state of a shadow, on each node from the same mark on.
                 self.lineages[name] = sequence
                 self._changed_after[name] = last_mark(name)
                 self.carried_on.pop(name, None)
                 self.earlier.pop(name, None)
                 self.adopting.pop(name, None)
-                yield version
-            elif self.promotes(version):
-                # One code made the whole state of the shadow, on each node from the same mark on.
-                self._changed_after[name] = last_mark(name)
-                self.carried_on.pop(name, None)
-                self.earlier.pop(name, None)
-                if (shadow := self.pending_promotion(name)) is not None:
+                if begins:
+                    self.partitions.pop(name, None)
+                    self._rescale(version, 0)
+                    yield version
+                elif (shadow := self.pending_promotion(name)) is not None:
                     self.adopting[name] = shadow
-                self.lineages[name] = sequence
-            elif before.digest != version.digest:
+            elif before is not None and before.digest != version.digest:
                 self.adopting.pop(name, None)
                 self.carried_on[name] = self._changed_after[name] = last_mark(name)
                 before_that = self.earlier.get(name, ())

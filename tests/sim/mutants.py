@@ -251,11 +251,6 @@ HUNTED = (
         "self.admitted = max(self.admitted, self.kept_after.number)",
         "pass",
     ),
-    Hunted(
-        60,
-        Mutant("R26", "forced_failover", "ForcedFailover.acquired", "self.forget()", "pass"),
-        Variant.BACKUP,
-    ),
 )
 """Mutants that the history of a seed detects."""
 

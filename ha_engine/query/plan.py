@@ -224,7 +224,7 @@ def _function_frame(
     # A module that exits would end the queries of all applications.
     except (Exception, SystemExit) as error:
         raise ApplicationError(
-            f"query {name}: {function.reference} raised {type(error).__name__}: {one_line(error)}"
+            f"query {name}: {function.reference} raised {one_line(error)}"
         ) from error
     if not isinstance(frame, DataFrame):
         raise ApplicationError(

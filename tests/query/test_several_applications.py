@@ -74,9 +74,9 @@ def test_paths_are_relative_to_the_application_that_names_them(tmp_path: Path) -
 
 
 def test_function_in_the_module_of_another_application_is_refused(tmp_path: Path) -> None:
-    add(tmp_path, "flights", function="rules:select", rules="def select(streams): ...")
-    with pytest.raises(ApplicationError, match="there is no module 'rules'"):
-        add(tmp_path, "orders", function="rules:select")
+    add(tmp_path, "flights", function="only_there:select", only_there="def select(streams): ...")
+    with pytest.raises(ApplicationError, match="there is no module 'only_there'"):
+        add(tmp_path, "orders", function="only_there:select")
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,9 @@ def counted(streams):
 
 def beside(live: StreamApplication) -> QuerySpec:
     """The changed query, in an application of its own directory."""
-    directory = live.directory / "shadow"
+    directory = live.path.parent / "shadow"
     directory.mkdir()
-    for file in live.directory.glob("*.*"):
+    for file in live.path.parent.glob("*.*"):
         if file.suffix in (".yaml", ".py"):
             changed = (
                 file.read_text().replace("1 * count", "10 * count").replace("lit(1)", "lit(10)")

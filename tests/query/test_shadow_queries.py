@@ -75,7 +75,7 @@ def begin(
     running.run(run_command(app.queries[LIVE], lineage="journal:1"))
     run_batch(node, app)
     assert count(node, LIVE, 1) == EVENTS_OF_BATCH
-    run = command(spec, app.directory / "shadow" / "application.yaml")
+    run = command(spec, app.path.parent / "shadow" / "application.yaml")
     run.initial_sequence = node.journal.last.sequence
     node.outbox.begin_shadow(SHADOW)
     node.outbox.set_outbox_floor(SHADOW, 1)

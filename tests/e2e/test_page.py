@@ -376,6 +376,38 @@ def test_page_shows_nodes_of_an_older_version(active: NodeUnderTest, browser: Br
     assert "deployment" not in words
 
 
+_SHADOW = """
+const [base, shadows, done] = arguments;
+Promise.all(['sections/queries', 'alerts'].map((name) => import(`${base}/page/${name}.js`)))
+  .then(([{shadow}, {alertsOf}]) => {
+    const status = {queries: {}, snapshot: {restored: null}, lease: {},
+      query_process: {connected: true}};
+    const members = Object.entries(shadows).map(([name, shadow]) =>
+      ({name, answers: true, told: {queries: {}}, heard: {}, status: {...status, shadow}}));
+    const [teller] = members;
+    const group = {members, teller, active: teller, unknown_peers: {}, history: null};
+    const place = document.createElement('div');
+    place.append(shadow('q', group) ?? '');
+    done([place.textContent, JSON.stringify(alertsOf(group))]);
+  }).catch((error) => done([String(error.stack), '']));
+"""
+
+
+def test_page_shows_a_shadow_beside_its_query(active: NodeUnderTest, browser: Browser) -> None:
+    browser.open(f"{active.url}/")
+    runs = {
+        "name": "q~7", "query": "q", "state": "running", "reason": None,
+        "batch": 12, "behind_batches": 0,
+    }  # fmt: skip
+    failed = {**runs, "state": "failed", "reason": HOSTILE, "batch": 9, "behind_batches": 3}
+    words, alerts = browser.run_async(_SHADOW, active.url, {"a": runs, "b": failed})
+    for wanted in ("Shadow q~7", "batch 12, level", "FAILED", "batch 9, 3 batches behind", HOSTILE):
+        assert wanted in words, words
+    assert "Shadow q~7 is FAILED on b" in alerts
+    assert "ha-engine query discard q" in alerts
+    assert browser.run_async(_SHADOW, active.url, {"a": None}) == ["", "[]"]
+
+
 _REJOINS = """
 const [module, stage, restoring, done] = arguments;
 import(module).then(({nodeCards}) => {

@@ -22,7 +22,7 @@ const info = of('info');
 export function alertsOf(group) {
   const status = leadingStatus(group);
   const alerts = [
-    ...group.members.flatMap((member) => [...ofMember(member, group), ...ofItsQueries(member)]),
+    ...group.members.flatMap((member) => [...ofMember(member, group), ...ofItsQueries(member), ...ofItsShadow(member)]),
     ...ofSinks(status),
     ...ofSnapshots(status.snapshot),
     ...ofStrangers(group.unknown_peers),
@@ -107,6 +107,13 @@ function* ofItsQueries({name, status, told}) {
     const text = 'The sinks get the output of the active.';
     if (differs) yield bad(title, text, 'HaEngineDigestMismatch');
   }
+}
+
+function* ofItsShadow({name, status}) {
+  const {shadow} = status ?? {};
+  if (shadow?.state !== 'failed') return;
+  const advice = `Discard it with ha-engine query discard ${shadow.query}.`;
+  yield warn(`Shadow ${shadow.name} is FAILED on`, `${sentence(shadow.reason)} ${advice}`, null, name);
 }
 
 function* ofSinks({queries}) {

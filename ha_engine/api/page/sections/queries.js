@@ -1,4 +1,4 @@
-// Each query: its batches on both nodes, what waits for it, and its sinks.
+// Each query: its batches on both nodes, what waits for it, its sinks, and its shadow.
 
 import {badge, facts, h} from '../dom.js';
 import {leadingStatus} from '../group.js';
@@ -54,6 +54,38 @@ function query(name, seen, group, samples, now) {
       {class: 'sinks', 'aria-label': `Sinks of ${name}`},
       Object.keys(seen.sinks).map((sink) => sinkLine(name, sink, seen, samples, now)),
     ),
+    shadow(name, group),
+  );
+}
+
+/** The changed version that runs beside a query, on each node that this page can ask. */
+export function shadow(query, group) {
+  const told = group.members.filter(({status}) => status?.shadow?.query === query);
+  if (told.length === 0) return null;
+  const {name} = told[0].status.shadow;
+  return h(
+    'section',
+    {class: 'shadow', 'aria-label': `Shadow ${name}`},
+    h('h4', {}, `Shadow ${name}`),
+    h('ul', {}, told.map(shadowOnNode)),
+    h(
+      'p',
+      {class: 'from'},
+      `No sink gets its output. See what differs with ha-engine query compare ${query}, and end it with query promote or query discard.`,
+    ),
+  );
+}
+
+function shadowOnNode({name, status}) {
+  const {state, reason, batch, behind_batches: behind} = status.shadow;
+  const words = behind ? `${plural(behind, 'batch')} behind the query` : 'level with the query';
+  return h(
+    'li',
+    {},
+    h('b', {}, name),
+    badge(STATES[state], state === 'failed' ? 'FAILED' : state),
+    h('span', {}, `batch ${count(batch)}, ${words}`),
+    reason && h('p', {class: 'reason'}, reason),
   );
 }
 

@@ -26,7 +26,7 @@ from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
 
 ZIP = "application/zip"
 _NUMBER_MAX = 10**18
-_BY = Parameter(
+BY = Parameter(
     "by",
     "query",
     "Name of the operator, which the node records.",
@@ -84,7 +84,7 @@ _DEPLOY = Operation(
         **{status: answer for status, answer in requests.REFUSED.items() if status == 408},
         413: Answer(f"The archive has more than {ARCHIVE_BYTES_MAX} bytes."),
     },
-    [_BY, _ON_CHANGE, _ALLOW_ABSENT, _EXPECTED, _DISCARD, _ONLY, _AS_SHADOW],
+    [BY, _ON_CHANGE, _ALLOW_ABSENT, _EXPECTED, _DISCARD, _ONLY, _AS_SHADOW],
     {ZIP: bytes},
     needs_body=True,
     needs=Right.DEPLOY,
@@ -93,7 +93,7 @@ _REMOVE = Operation(
     "remove_application",
     "Remove an application from every node. The others continue.",
     _DEPLOYED,
-    [_NAME, _BY, _ALLOW_ABSENT, _EXPECTED, _DISCARD],
+    [_NAME, BY, _ALLOW_ABSENT, _EXPECTED, _DISCARD],
     needs=Right.DEPLOY,
 )
 _ARCHIVE = Operation(
@@ -162,23 +162,11 @@ def application_routes(
                 return await deployments.deploy_shadow(archive, order)
             return await deployments.deploy(archive, order, only=only)
 
-        return await answer(deployed())
+        return await answer(core, deployed())
 
     async def remove(request: Request) -> JSONResponse:
         order = _order(request)
-        return await answer(deployments.remove(request.path_params["name"], order))
-
-    async def answer(deploying: Awaitable[Deployed]) -> JSONResponse:
-        try:
-            deployed = await deploying
-        except NotActive as error:
-            return JSONResponse({"error": str(error), "active": core.lease.active_url}, 409)
-        except ApplicationError as error:
-            return JSONResponse({"error": str(error)}, 400)
-        except EngineError as error:
-            return JSONResponse({"error": str(error), "active": None}, 409)
-        number, name = deployed.number, deployed.name
-        return JSONResponse({"number": number, "id": deployed.runs, "name": name})
+        return await answer(core, deployments.remove(request.path_params["name"], order))
 
     async def archive(request: Request) -> JSONResponse:
         number = _number(request)
@@ -196,6 +184,20 @@ def application_routes(
     ]
 
 
+async def answer(core: Core, deploying: Awaitable[Deployed]) -> JSONResponse:
+    """The answer to an order, once the deployment is made or refused."""
+    try:
+        deployed = await deploying
+    except NotActive as error:
+        return JSONResponse({"error": str(error), "active": core.lease.active_url}, 409)
+    except ApplicationError as error:
+        return JSONResponse({"error": str(error)}, 400)
+    except EngineError as error:
+        return JSONResponse({"error": str(error), "active": None}, 409)
+    number, name = deployed.number, deployed.name
+    return JSONResponse({"number": number, "id": deployed.runs, "name": name})
+
+
 def _number(request: Request) -> int:
     number = request.path_params["number"]
     if not number.isdecimal() or len(number) > 18:
@@ -206,10 +208,7 @@ def _number(request: Request) -> int:
 def _order(request: Request) -> Order:
     """The parameters of all orders. Raises HTTPException."""
     given = request.query_params
-    by, on_change = given.get("by", "operator"), given.get("on_change")
-    expected = given.get("expected")
-    if not by or len(by) > 128 or not by.isprintable():
-        raise HTTPException(400, "by must be a name of at most 128 characters")
+    by, on_change, expected = operator(request), given.get("on_change"), given.get("expected")
     if on_change not in (None, "keep", "reset", "backfill"):
         raise HTTPException(400, "on_change must be keep, reset or backfill")
     if expected is not None and not re.fullmatch("[0-9]{1,18}", expected):
@@ -221,6 +220,14 @@ def _order(request: Request) -> Order:
         expected=None if expected is None else int(expected),
         discard=_flag(request, "discard"),
     )
+
+
+def operator(request: Request) -> str:
+    """The name of the operator. Raises HTTPException."""
+    by = request.query_params.get("by", "operator")
+    if not by or len(by) > 128 or not by.isprintable():
+        raise HTTPException(400, "by must be a name of at most 128 characters")
+    return by
 
 
 def _flag(request: Request, name: str) -> bool:

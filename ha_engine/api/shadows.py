@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Protocol
 
@@ -16,10 +16,10 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from ha_engine.api import requests
+from ha_engine.api.applications import BY, answer, operator
 from ha_engine.api.bodies import DeployAccepted, NotHere
 from ha_engine.auth import Right
 from ha_engine.core import Core
-from ha_engine.errors import EngineError, NotActive
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.comparing import Difference, compare_newest
 from ha_engine.outbox.published import PublishedBatches
@@ -28,12 +28,6 @@ from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter, de
 
 BATCHES_MAX, ROWS_MAX = 100, 100
 _QUERY = Parameter("query", "path", "Name of the live query.")
-_BY = Parameter(
-    "by",
-    "query",
-    "Name of the operator, which the node records.",
-    Annotated[str, Field(max_length=128)],
-)
 
 
 @described
@@ -107,14 +101,14 @@ _PROMOTE = Operation(
     "promote",
     "Let the shadow take the place of its query.",
     _DONE,
-    [_QUERY, _BY],
+    [_QUERY, BY],
     needs=Right.DEPLOY,
 )
-_DISCARD = Operation("discard", "End a shadow.", _DONE, [_QUERY, _BY], needs=Right.DEPLOY)
+_DISCARD = Operation("discard", "End a shadow.", _DONE, [_QUERY, BY], needs=Right.DEPLOY)
 
 
 class Shadowing(Protocol):
-    """What the node does with shadows."""
+    """The orders that a node takes about shadows."""
 
     async def promote(self, query: str, by: str) -> Deployed: ...
     async def discard(self, query: str, by: str) -> Deployed: ...
@@ -206,10 +200,12 @@ def shadow_routes(core: Core, comparison: Comparison, shadows: Shadowing) -> lis
         return _Json(await comparison.of(request.path_params["query"], batches, rows))
 
     async def promote(request: Request) -> Response:
-        return await _ordered(request, core, shadows.promote)
+        order = shadows.promote(request.path_params["query"], operator(request))
+        return await answer(core, order)
 
     async def discard(request: Request) -> Response:
-        return await _ordered(request, core, shadows.discard)
+        order = shadows.discard(request.path_params["query"], operator(request))
+        return await answer(core, order)
 
     path = "/v1/queries/{query}"
     return [
@@ -217,22 +213,6 @@ def shadow_routes(core: Core, comparison: Comparison, shadows: Shadowing) -> lis
         OperationRoute(f"{path}/promote", promote, _PROMOTE, "POST"),
         OperationRoute(f"{path}/discard", discard, _DISCARD, "POST"),
     ]
-
-
-async def _ordered(
-    request: Request, core: Core, order: Callable[[str, str], Awaitable[Deployed]]
-) -> Response:
-    by = request.query_params.get("by", "operator")
-    if not by or len(by) > 128 or not by.isprintable():
-        raise HTTPException(400, "by must be a name of at most 128 characters")
-    try:
-        deployed = await order(request.path_params["query"], by)
-    except NotActive as error:
-        return JSONResponse({"error": str(error), "active": core.lease.active_url}, 409)
-    except EngineError as error:
-        return JSONResponse({"error": str(error), "active": None}, 409)
-    number, name = deployed.number, deployed.name
-    return JSONResponse({"number": number, "id": deployed.runs, "name": name})
 
 
 def _number(request: Request, name: str, default: int, least: int, most: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,11 +15,10 @@ from ha_engine.cli.formats import FormatOption, JsonOption, console_of_tables, s
 from ha_engine.cli.status import LOCAL, UrlOption
 
 if TYPE_CHECKING:
+    from ha_engine.client.deploy import Ask
     from ha_engine.deploy import Archive
 
 DIFFERENT_EXIT_CODE = 1
-Ask = Callable[[str], tuple[str, dict[str, Any]]]
-"""Asks the node at a URL for a deployment, and returns the active's URL and its answer."""
 
 PathArgument = Annotated[
     Path,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ha_engine.cli.app_deploy import ByOption, WaitOption, ask_and_wait
-from ha_engine.cli.formats import FormatOption, JsonOption, show
+from ha_engine.cli.formats import FormatOption, JsonOption, console_of_tables, show
 from ha_engine.cli.status import LOCAL, UrlOption, query_app
 
 __all__ = ["query_app"]
@@ -41,10 +41,9 @@ def compare(
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(soft_wrap=True, highlight=False)
+    console = console_of_tables()
     if found["note"]:
         console.print(found["note"], markup=False)
     if not found["batches"]:

@@ -12,6 +12,8 @@ from ha_engine.client.admin import fetch_application, fetch_cluster
 from ha_engine.errors import EngineError, NodeUnreachable
 
 ASK_SECONDS = 0.2
+Ask = Callable[[str], tuple[str, dict[str, Any]]]
+"""Asks the node at a URL for a deployment, and returns the active's URL and its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +29,15 @@ class Rolled:
 
 def deploy(
     url: str,
-    ask: Callable[[str], tuple[str, dict[str, Any]]],
+    ask: Ask,
     seconds: float,
     say: Callable[[str], None] = lambda line: None,
 ) -> Rolled:
     """Deploy through the node at ``url``, and wait until each connected node runs the deployment.
 
-    ``ask`` asks the node at a URL, and returns the active's URL and its answer. ``say`` gets a line
-    for each step. Raises EngineError with the reason if the active refuses, and then nothing has
-    changed, or if the nodes take longer than ``seconds`` to move to the deployment,
-    NodeUnreachable.
+    ``say`` gets a line for each step. Raises EngineError with the reason if the active refuses, and
+    then nothing has changed, or if the nodes take longer than ``seconds`` to move to the
+    deployment, NodeUnreachable.
     """
     active, accepted = ask(url)
     say(f"deployment {accepted['number']} is in the journal of every member")

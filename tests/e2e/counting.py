@@ -8,12 +8,9 @@ one twice.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
-import signal
 import sys
-import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,14 +19,11 @@ from ha_engine.query.application import SqlText, StreamApplication
 from ha_engine.query.application_versions import ApplicationVersions
 from ha_engine.query.checkpoint_files import last_finished
 from ha_engine.query.checkpoints import adopt
-from ha_engine.query.link import Address, Superseded, open_channel
-from ha_engine.query.parent_watchdog import end_without
-from ha_engine.query.process import FAILED_EXIT_CODE, Attendance
+from ha_engine.query.process import FAILED_EXIT_CODE
 from ha_engine.query.settings import Settings
-from ha_engine.query.start_report import READY, StartReport
 from ha_engine.types import Mark
 from ha_engine.v1 import local_pb2 as pb
-from tests.faults.matrix.stand_in import COLUMNS, STREAM, JournalCopies, write_offset
+from tests.faults.matrix.stand_in import COLUMNS, STREAM, JournalCopies, serve, write_offset
 
 VERSION = re.compile(r"v\d+")
 FAILS = "fails"
@@ -81,9 +75,6 @@ class CountingQueries(JournalCopies):
         count = self._counts[run.lineage][mark.number]
         write_offset(self._opened[run.query], mark, count=count)
 
-    def halt(self, query: str) -> None:
-        self._running.pop(query, None)
-
 
 def _sql_of(application: StreamApplication, query: str) -> str:
     text = application.queries[query].text
@@ -91,31 +82,5 @@ def _sql_of(application: StreamApplication, query: str) -> str:
     return text.text
 
 
-def main(arguments: list[str]) -> int:
-    settings = Settings.parse(arguments)
-    end_without(arguments[arguments.index("--parent") + 1])
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    threading.excepthook = lambda failure: os._exit(FAILED_EXIT_CODE)
-    queries = CountingQueries(settings)
-    StartReport.of(os.environ).step(READY)
-    address = Address(settings.socket, settings.incarnation)
-    try:
-        for command in Attendance(address, open_channel(address)).commands():
-            if command.WhichOneof("command") == "run":
-                queries.prepare(command.run)
-                queries.run(command.run)
-            else:
-                queries.halt(command.halt.query)
-                request = pb.ReportQueryRequest(
-                    incarnation=settings.incarnation, query=command.halt.query, halted=pb.Empty()
-                )
-                queries.link.call(queries.link.stub.ReportQuery, request)
-    except Superseded:
-        return FAILED_EXIT_CODE
-    return 0
-
-
 if __name__ == "__main__":
-    exit_code = main(sys.argv[1:])
-    logging.shutdown()
-    os._exit(exit_code)
+    serve(sys.argv[1:], CountingQueries)

@@ -49,9 +49,12 @@ class QueryStandIn:
         self._threads[command.query].start()
 
     def halt(self, query: str) -> None:
-        """End a query, and tell the node once it writes no more."""
+        """End a query, and return once it writes no more."""
         if self._running.pop(query, None) is not None:
             self._threads[query].join()
+
+    def report_halt(self, query: str) -> None:
+        """Tell the node that a query writes no more."""
         self.link.call(
             self.link.stub.ReportQuery,
             pb.ReportQueryRequest(

@@ -6,9 +6,10 @@ row in the sink shows which code made it and from which state.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,19 @@ def require_no_shadow(pair: Pair) -> None:
         assert "a batch differs" not in node.log_text()
 
 
+@contextlib.contextmanager
+def loaded(pair: Pair, *versions: str) -> Iterator[SteadyProducer]:
+    """Run the pair under load; afterwards the output must be that of these versions, and no shadow
+    may be left."""
+    with running_pair(pair):
+        pair.wait_protected()
+        with SteadyProducer(pair.urls, "events") as producer:
+            wait_for_more(producer)
+            yield producer
+        require_whole(pair, producer.acked, *versions)
+        require_no_shadow(pair)
+
+
 def deployments(pair: Pair) -> set[int]:
     """The numbers of the deployments that the journals of the nodes have."""
     found = [node.http.get("/v1/application").json()["deployed"] for node in pair.nodes.values()]
@@ -123,49 +137,39 @@ def deployments(pair: Pair) -> set[int]:
 def test_a_promoted_shadow_continues_the_output_of_its_query_under_load(
     pair: Pair, tmp_path: Path
 ) -> None:
-    with running_pair(pair):
+    with loaded(pair, "v1", "v2") as producer:
+        begin(pair, tmp_path, "v2")
+        wait_until(lambda: keep_up(pair), within=PATIENCE, every=0.2)
+        found = query(pair.b, "compare", "counts")
+        assert found["total"]["live"] == found["total"]["shadow"] == found["total"]["only_live"]
         pair.wait_protected()
-        with SteadyProducer(pair.urls, "events") as producer:
-            wait_for_more(producer)
-            begin(pair, tmp_path, "v2")
-            wait_until(lambda: keep_up(pair), within=PATIENCE, every=0.2)
-            found = query(pair.b, "compare", "counts")
-            assert found["total"]["live"] == found["total"]["shadow"] == found["total"]["only_live"]
-            pair.wait_protected()
-            wait_until(lambda: keep_up(pair), within=PATIENCE, every=0.2)
-            query(pair.a, "promote", "counts")
-            wait_for_more(producer)
-        require_whole(pair, producer.acked, "v1", "v2")
-        require_no_shadow(pair)
+        wait_until(lambda: keep_up(pair), within=PATIENCE, every=0.2)
+        query(pair.a, "promote", "counts")
+        wait_for_more(producer)
 
 
 @pytest.mark.nightly("test_a_promoted_shadow_continues_the_output_of_its_query_under_load")
 def test_kills_of_the_active_beside_a_shadow_and_in_its_promotion_lose_and_double_nothing(
     pair: Pair, tmp_path: Path
 ) -> None:
-    with running_pair(pair):
+    with loaded(pair, "v1", "v2") as producer:
+        begin(pair, tmp_path, "v2")
+        _kill(pair, pair.wait_protected())
+        wait_for_more(producer)
         pair.wait_protected()
-        with SteadyProducer(pair.urls, "events") as producer:
-            wait_for_more(producer)
-            begin(pair, tmp_path, "v2")
-            _kill(pair, pair.wait_protected())
-            wait_for_more(producer)
-            pair.wait_protected()
-            wait_until(lambda: keep_up(pair), within=PATIENCE, every=0.2)
-            active = pair.wait_protected()
-            begun = max(deployments(pair))
-            promoting = threading.Thread(target=query, args=(active, "promote", "counts"))
-            promoting.start()
-            wait_until(lambda: begun + 1 in _known(active), within=PATIENCE, every=0.02)
-            _kill(pair, active)
-            promoting.join()
-            pair.wait_protected()
-            wait_for_more(producer)
-            _kill(pair, pair.wait_protected())
-            pair.wait_protected()
-            wait_for_more(producer)
-        require_whole(pair, producer.acked, "v1", "v2")
-        require_no_shadow(pair)
+        wait_until(lambda: keep_up(pair), within=PATIENCE, every=0.2)
+        active = pair.wait_protected()
+        begun = max(deployments(pair))
+        promoting = threading.Thread(target=query, args=(active, "promote", "counts"))
+        promoting.start()
+        wait_until(lambda: begun + 1 in _known(active), within=PATIENCE, every=0.02)
+        _kill(pair, active)
+        promoting.join()
+        pair.wait_protected()
+        wait_for_more(producer)
+        _kill(pair, pair.wait_protected())
+        pair.wait_protected()
+        wait_for_more(producer)
 
 
 def _known(node: NodeUnderTest) -> set[int]:
@@ -185,23 +189,18 @@ def _kill(pair: Pair, node: NodeUnderTest) -> None:
 
 @pytest.mark.nightly("tests/core/test_shadow.py has a shadow that kills the query process")
 def test_a_shadow_that_fails_stops_nothing_and_is_discarded(pair: Pair, tmp_path: Path) -> None:
-    with running_pair(pair):
+    with loaded(pair, "v1") as producer:
+        begin(pair, tmp_path, "v2 fails")
+        wait_until(lambda: _failed(pair), within=PATIENCE, every=0.2)
         pair.wait_protected()
-        with SteadyProducer(pair.urls, "events") as producer:
-            wait_for_more(producer)
-            begin(pair, tmp_path, "v2 fails")
-            wait_until(lambda: _failed(pair), within=PATIENCE, every=0.2)
-            pair.wait_protected()
-            assert "died beside the shadow" in query(pair.a, "compare", "counts")["note"]
-            refused = app(pair.a, "deploy", str(pair.a.application_path))
-            assert "a shadow runs beside query counts" in refused.err
-            query(pair.b, "discard", "counts")
-            wait_for_more(producer)
-            pair.wait_protected()
-        require_whole(pair, producer.acked, "v1")
-        require_no_shadow(pair)
-        for node in pair.nodes.values():
-            assert not list((node.data_dir / "checkpoints").glob("*~*"))
+        assert "died beside the shadow" in query(pair.a, "compare", "counts")["note"]
+        refused = app(pair.a, "deploy", str(pair.a.application_path))
+        assert "a shadow runs beside query counts" in refused.err
+        query(pair.b, "discard", "counts")
+        wait_for_more(producer)
+        pair.wait_protected()
+    for node in pair.nodes.values():
+        assert not list((node.data_dir / "checkpoints").glob("*~*"))
 
 
 def _failed(pair: Pair) -> bool:

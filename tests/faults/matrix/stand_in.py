@@ -144,18 +144,26 @@ def _end(failure: BaseException | None) -> NoReturn:
     os._exit(FAILED_EXIT_CODE)
 
 
-def main(arguments: list[str]) -> int:
+def serve(arguments: list[str], queries: type[JournalCopies]) -> NoReturn:
+    """Run ``queries`` as the query process with these arguments, and end this process."""
+    exit_code = _served(arguments, queries)
+    logging.shutdown()
+    os._exit(exit_code)
+
+
+def _served(arguments: list[str], queries: type[JournalCopies]) -> int:
     settings = Settings.parse(arguments)
     end_without(arguments[arguments.index("--parent") + 1])
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     threading.excepthook = lambda failure: _end(failure.exc_value)
-    stand_in = JournalCopies(settings)
+    stand_in = queries(settings)
     StartReport.of(os.environ).step(READY)
     address = Address(settings.socket, settings.incarnation)
     try:
         for command in Attendance(address, open_channel(address)).commands():
             if command.WhichOneof("command") == "halt":
                 stand_in.halt(command.halt.query)
+                stand_in.report_halt(command.halt.query)
             else:
                 stand_in.prepare(command.run)
                 stand_in.run(command.run)
@@ -165,6 +173,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    exit_code = main(sys.argv[1:])
-    logging.shutdown()
-    os._exit(exit_code)
+    serve(sys.argv[1:], JournalCopies)

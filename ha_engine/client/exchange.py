@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 _TOO_LARGE = re.compile(r"larger than max \(\d+ vs\. (\d+)\)")
 """gRPC's reason for the end of a stream that got too large a message, with the largest size."""
 
+_HIDDEN = "Internal error from Core"
+"""What gRPC says in place of the peer's reason if the peer ends a stream during a write."""
+
+REASON_HIDDEN = "the node ended the stream during a write"
+"""The reason of such a NoAnswer; another attempt may get the peer's own."""
+
 
 class Numbered(Protocol):
     """A request whose answer has the same ``id``."""
@@ -123,6 +129,8 @@ class _Waiting(NamedTuple):
 
 def failure_of(error: grpc.aio.AioRpcError) -> NoAnswer | NotAllowed:
     reason, codes = error.details() or "the connection ended", grpc.StatusCode
+    if error.code() is codes.INTERNAL and reason == _HIDDEN:
+        reason = REASON_HIDDEN
     if error.code() in (codes.UNAUTHENTICATED, codes.PERMISSION_DENIED):
         return NotAllowed(f"{reason}; set {TOKEN_VARIABLE} to a token that may send")
     return NoAnswer(reason, silent=error.code() is codes.DEADLINE_EXCEEDED)

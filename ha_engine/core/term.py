@@ -395,9 +395,11 @@ class Term:
 
     def _next_holder(self, now: float) -> str | None:
         """The node that shall hold the lease with the deployed application, if it can take over
-        now."""
+        now. A node that only waits for its last snapshot releases the lease by itself."""
         lease, row = self._lease, self._lease.row
-        if not self._rollout.is_due or not self.may_act(now) or row is None or row.paused:
+        if self._last_snapshot_since is not None or row is None or row.paused:
+            return None
+        if not self._rollout.is_due or not self.may_act(now):
             return None
         if lease.failing or not lease.is_holder or lease.regressed:
             return None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ha_engine.client.exchange import REASON_HIDDEN
 from ha_engine.client.transport import NoAnswer
 from ha_engine.errors import Backpressure, NotActive, SequenceConflict
 from ha_engine.receive import forwarding
@@ -266,8 +267,12 @@ async def test_waiting_events_are_limited_in_bytes(nodes: TwoNodes) -> None:
 
 async def test_only_a_process_with_a_link_may_forward(nodes: TwoNodes) -> None:
     stranger = Forwarder(plain({"active": nodes.port}), "passive", "another process")
-    with pytest.raises(NoAnswer, match="only a peer of this node"):
-        await stranger.forward("active", sync_pb2.ForwardRequest(stream="flights"))
+    reason = REASON_HIDDEN
+    while reason == REASON_HIDDEN:
+        with pytest.raises(NoAnswer) as refusal:
+            await stranger.forward("active", sync_pb2.ForwardRequest(stream="flights"))
+        reason = str(refusal.value)
+    assert "only a peer of this node" in reason
     assert nodes.attempts == 0
     await stranger.close()
     with pytest.raises(NoAnswer, match="this node stops"):

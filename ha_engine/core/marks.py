@@ -87,7 +87,8 @@ class QueryMarks:
         self.initial = self.kept_after = initial
         self._throughs, self._sequences = self._throughs[kept:], self._sequences[kept:]
         self.last = self.mark_at(initial.number + len(self._throughs))
-        self.admitted = initial.number
+        # The new version may run batches again that the outbox has, or has had.
+        self.admitted = max(initial.number, self.outbox.last)
         self._pending.drop_through(initial.through)
 
     def continue_shadow(self, first: Mark) -> None:

@@ -439,3 +439,14 @@ def test_no_checkpoint_outlives_a_change_that_a_crash_undid() -> None:
     machine.sync(1)
     machine.the_row_is_changed("database_fails_over")
     machine.teardown()
+
+
+def test_batches_that_a_backfill_makes_again_stay_admitted() -> None:
+    """RULES.md#r12, RULES.md#r23. 1. A batch is published, and leaves the outbox. 2. A changed
+    query begins before that batch. 3. The node restarts before the query has made it again."""
+    machine = EveryHistory()
+    machine.good_times(finished=False, sizes=[1])
+    machine.the_node_process_is_killed(query_process_dies=False, released=True, tail_kept=0)
+    machine.start_with_another_application("backfill")
+    machine.the_node_process_is_killed(query_process_dies=False, released=False, tail_kept=0)
+    machine.teardown()

@@ -68,12 +68,11 @@ class Wakefulness:
             return list(core.step(now, event))
         due, before = now >= core.wake_at(), state_of(core)
         actions = list(core.step(now, event))
-        after = state_of(core)
-        idle = not actions and before == after
+        idle = not actions and before == state_of(core)
         if not due:
             self.counts["early"] += 1
             # Two states are long to describe, so print only the difference.
-            what = "" if idle else f"led to {actions}, {_changed(before, after)}"
+            what = "" if idle else f"led to {actions}, {_changed(before, state_of(core))}"
             require(idle, "wake_at", f"a Tick before it {what}")
             return actions
         self.counts["due"] += 1

@@ -16,6 +16,6 @@ from tests.faults.both_nodes import run_both
 def test_requests_to_both_nodes_are_stored_once_and_never_refused(
     tmp_path: Path, database_url: str
 ) -> None:
-    report, answers = run_both(tmp_path, database_url, in_random_order(len(FAULTS), seed=3))
+    report, client = run_both(tmp_path, database_url, in_random_order(len(FAULTS), seed=3))
     assert report.wrong == []
-    assert set(answers) == {200}
+    assert set(client.answers) == {200}

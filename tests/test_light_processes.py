@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.rotates("files")
+
 ONLY_FOR_SPARK_OR_THE_NODE = {
     "alembic",
     "google",

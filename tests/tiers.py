@@ -1,8 +1,9 @@
 """The selection that ``make test`` runs; ``make test-all`` runs all at night and before a release.
 
 ``-m 'not nightly'`` leaves out the tests marked ``nightly``, and of a test marked ``rotates`` all
-cases but a share, or of a module marked ``rotates("file")`` all tests but a share. The share
-changes each day: the header names it, and ``--share 3/8`` repeats it. ``--thorough`` plays all
+cases but a share, or of a module marked ``rotates("file")`` all tests but a share. Of the modules
+marked ``rotates("files")`` it runs a share. The share changes each day: the header names it, and
+``--share 3/8`` repeats it. ``--thorough`` plays all
 seeds of the simulator.
 """
 
@@ -18,7 +19,7 @@ import pytest
 from tests import class_archive
 
 SHARES = 8
-SEEDS, THOROUGH_SEEDS = 200, 2000
+SEEDS, THOROUGH_SEEDS = 100, 2000
 NIGHTLY = "nightly"
 _ELSEWHERE = "another day's share of 'make test' runs it"
 _LONG = ("spark", "slow")
@@ -76,12 +77,13 @@ def seeds(config: pytest.Config) -> int:
 def sort_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the cases of other shares as nightly; put the long files first, for workers to share."""
     share: Share = config.getoption("share")
+    files = sorted({item.path for item in items if _rotating(item) == "files"})
     cases: Counter[str] = Counter()
     for item in items:
-        rotates = item.get_closest_marker("rotates")
-        is_of_file = rotates is not None and rotates.args == ("file",)
-        rotating = str(item.path) if is_of_file else item.nodeid.partition("[")[0]
-        if rotates and not share.has(cases[rotating]):
+        unit = _rotating(item)
+        rotating = str(item.path) if unit == "file" else item.nodeid.partition("[")[0]
+        number = files.index(item.path) if unit == "files" else cases[rotating]
+        if unit is not None and not share.has(number):
             item.add_marker(pytest.mark.nightly(_ELSEWHERE))
         cases[rotating] += 1
         for mark in item.iter_markers(NIGHTLY):
@@ -89,3 +91,9 @@ def sort_out(config: pytest.Config, items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f"{item.nodeid} is nightly without a reason")
     long = {item.path for item in items if any(map(item.get_closest_marker, _LONG))}
     items.sort(key=lambda item: item.path not in long)
+
+
+def _rotating(item: pytest.Item) -> str | None:
+    """Return what runs a share each day: the test's cases, the file's tests or the files."""
+    mark = item.get_closest_marker("rotates")
+    return None if mark is None else mark.args[0] if mark.args else "cases"

@@ -42,7 +42,7 @@ from tests.connectors.kafka_jars import needs_kafka
 from tests.connectors.test_kafka_source import Writer, leader, numbers, trusting
 from tests.waiting import async_wait_until, wait_until
 
-pytestmark = [needs_kafka(), pytest.mark.slow]
+pytestmark = [needs_kafka(), pytest.mark.slow, pytest.mark.rotates("files")]
 MANY = 1_000
 T = TypeVar("T")
 

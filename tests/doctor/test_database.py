@@ -24,6 +24,8 @@ from tests.e2e.standby import Standby
 from tests.programs import found, needs
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.rotates("files")
+
 CHECKS = (
     database.server,
     database.schema,

@@ -784,6 +784,7 @@ def test_place_of_each_breakage_exists(breakage: Breakage) -> None:
     breakage.mutation.tree()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("breakage", QUICK, ids=str)
 def test_some_breakages_are_detected(breakage: Breakage, broken_runs: BrokenRuns) -> None:
     detected(broken_runs, breakage)

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.rotates("files")]
 
 EXAMPLES = 8
 """Random requests of each operation, beside those at the edges of its schemas."""

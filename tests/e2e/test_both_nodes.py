@@ -15,7 +15,7 @@ from tests.e2e.pair import Pair, running_pair, stored_events
 from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.rotates("files")]
 
 PATIENCE = 60
 FORWARDING = {"receive": {**ROOM["receive"], "forward": True}}

@@ -22,7 +22,7 @@ from tests.e2e.standby import Standby
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.rotates("files")]
 
 PATIENCE = 60
 EVENTS = 5

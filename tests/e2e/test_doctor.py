@@ -15,7 +15,7 @@ from tests.e2e.pair import Pair, running_pair
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.rotates("files")]
 
 Findings = dict[str, dict[str, str]]
 

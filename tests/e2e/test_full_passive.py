@@ -17,7 +17,7 @@ from tests.e2e.pair import Pair
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.rotates("files")]
 
 PATIENCE = 60
 MIB = 1 << 20

@@ -19,7 +19,7 @@ from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
 from tests.sync.authority import Authority
 from tests.waiting import SLOW_HOST, wait_until
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.rotates("files")]
 
 ACKS = 50
 """The progress of the well-behaved producer that each attack must permit."""

@@ -17,7 +17,7 @@ from tests.e2e.stand_in import NodeWithStandIn
 from tests.e2e.without_spark import APPLICATION
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.rotates("files")]
 
 PATIENCE = 60
 QUERY = "copies"

@@ -18,7 +18,7 @@ from tests.e2e.test_reload import reload
 from tests.e2e.without_spark import APPLICATION
 from tests.programs import needs
 
-pytestmark = [needs(*PROGRAMS), pytest.mark.slow]
+pytestmark = [needs(*PROGRAMS), pytest.mark.slow, pytest.mark.rotates("files")]
 
 READS, READS_LATER, SENDS, RULES = (new_token() for _ in range(4))
 ACCESS = {

@@ -24,7 +24,7 @@ from tests.e2e.syslog import logger, running_syslog_ng
 from tests.programs import needs
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.rotates("files")]
 
 GUIDE = ROOT / "docs" / "SENDING.md"
 SENT = "up|scrape_duration_seconds|prometheus_http_requests_total"

@@ -15,7 +15,7 @@ from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.e2e.without_spark import APPLICATION, no_spark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.rotates("files")]
 
 PATIENCE = 60
 DATABASE_AWAY = 503

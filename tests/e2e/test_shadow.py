@@ -24,7 +24,7 @@ from tests.e2e.steady_producer import SteadyProducer
 from tests.e2e.test_deploy import ACCESS, PATIENCE, TOKEN, app
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.rotates("files")]
 
 APPLICATION = """
 name: counts

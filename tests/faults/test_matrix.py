@@ -26,6 +26,8 @@ from tests.faults.matrix.rows import ROWS
 from tests.faults.matrix.runs import plan
 from tests.programs import needs
 
+pytestmark = pytest.mark.rotates("files")
+
 SLICE = ["kill_active_node", "pause_active_one_and_a_half_ttl", "cut_active_from_passive"]
 
 

@@ -10,11 +10,14 @@ import threading
 from pathlib import Path
 
 import psutil
+import pytest
 from sqlalchemy import text
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.rotates("files")
 
 _SECOND_USER = """
 import sys

@@ -32,6 +32,8 @@ from tests.publish.batches import GROUP, QUERY, batch_of, execute, open_sink, ro
 from tests.publish.bucketed import INSERT, MORE, ROWS, UPSERT, ledger, parts, stages, visible
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.rotates("files")
+
 COLUMNS = ROWS.column_names
 sink_of = partial(bucketed.sink_of, atomic=True)
 place_of = partial(bucketed.place_of, atomic=True)

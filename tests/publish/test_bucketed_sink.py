@@ -33,6 +33,8 @@ from tests.publish.bucketed import (
     visible,
 )
 
+pytestmark = pytest.mark.rotates("files")
+
 
 def claimed(url: str, target: Target = INSERT, epoch: int = 1) -> BucketedSink:
     sink = sink_of(url, target)

@@ -13,7 +13,7 @@ from ha_engine.query.application import load_application
 from ha_engine.query.check import check_application
 from tests.docs.pages import ROOT, applications, lay_out, pages, shown
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.rotates("files")]
 
 PAGE = ROOT / "docs" / "APPLICATIONS.md"
 WITH_APPLICATIONS = [page for page in pages() if applications(page)]

@@ -22,7 +22,7 @@ from ha_engine.query.check import check_application
 from tests.docs.pages import ROOT, applications
 from tests.query.local_node import LocalNode, run_command
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.rotates("files")]
 
 PAGE = ROOT / "docs" / "QUERY-FORMS.md"
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -17,7 +17,7 @@ from ha_engine.v1 import local_pb2 as pb
 from tests.query.local_node import LocalNode, run_command
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("rocksdb")]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("rocksdb"), pytest.mark.rotates("files")]
 
 Applications = Callable[[str], StreamApplication]
 Runners = Callable[[StreamApplication], QueryRunner]

@@ -22,6 +22,8 @@ from ha_engine.jvm.build import build
 from ha_engine.query.session import ClusterSettings, SparkSettings, check_java, spark_conf
 from tests.programs import needs
 
+pytestmark = pytest.mark.rotates("files")
+
 
 def fake_java(directory: Path, says: str) -> None:
     """Write a java that prints that version and starts nothing."""

@@ -13,7 +13,7 @@ from ha_engine.query.runner import QueryRunner
 from ha_engine.v1 import local_pb2 as pb
 from tests.query.local_node import LocalNode, run_command
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.rotates("files")]
 
 Applications = Callable[[str], StreamApplication]
 Runners = Callable[[StreamApplication], QueryRunner]

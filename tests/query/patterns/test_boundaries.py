@@ -20,7 +20,7 @@ from tests.programs import needs
 from tests.query.patterns.drive import interpreted, matches
 from tests.query.patterns.oracle import Event
 
-pytestmark = [needs("javac"), pytest.mark.spark]
+pytestmark = [needs("javac"), pytest.mark.spark, pytest.mark.rotates("files")]
 
 COLUMNS = {
     "key": "int not null",

@@ -22,7 +22,7 @@ from tests.query.patterns.random_cases import (
     way_that_remembers,
 )
 
-pytestmark = [needs("javac"), pytest.mark.spark]
+pytestmark = [needs("javac"), pytest.mark.spark, pytest.mark.rotates("files")]
 
 CUTS = st.lists(st.integers(0, 25), max_size=6, unique=True).map(sorted)
 

@@ -14,7 +14,7 @@ from tests.programs import needs
 from tests.query.local_node import LocalNode, run_command
 from tests.waiting import wait_until
 
-pytestmark = [needs("javac"), pytest.mark.spark]
+pytestmark = [needs("javac"), pytest.mark.spark, pytest.mark.rotates("files")]
 
 Applications = Callable[[str], StreamApplication]
 Runners = Callable[[StreamApplication], QueryRunner]

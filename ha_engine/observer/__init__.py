@@ -9,6 +9,7 @@ waits for it. docs/adr/0048 has the reasons.
 
 process     runs an observer until it gets a signal: starts and stops the other parts
 asking      asks one node, and remembers its last answers with their time
+next_batch  decides from the answers which batch comes next, or that batches are missed
 following   gets the published batches of each query in order, and notes those that it missed
 store       keeps the newest batches of each query on disk, within a bound, and the last state
 rows        finds the newest rows that a request asks for

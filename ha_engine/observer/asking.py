@@ -18,6 +18,7 @@ from google_crc32c import value as crc32c
 from ha_engine.api.output import BATCH, CRC32C, GROUP_ID, ROWS
 from ha_engine.client.answers import body_of
 from ha_engine.errors import NodeUnreachable
+from ha_engine.observer.next_batch import Gone, Output
 
 log = structlog.get_logger(__name__)
 
@@ -28,23 +29,6 @@ HISTORY_SECONDS = 15.0
 database, and for the deployments, which it reads from its disk."""
 PAGES = ("status", "cluster", "history", "application")
 """The last parts of the paths that the observer asks, and shows of each node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A published batch: its group, its number, its rows and its Arrow IPC file."""
-
-    group_id: str
-    number: int
-    rows: int
-    ipc: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """The wanted batch is no longer kept. The next kept one is ``oldest``."""
-
-    oldest: int
 
 
 @dataclass

@@ -1,8 +1,5 @@
-"""Ask all nodes again and again, and get the published batches of each query once and in order.
-
-A batch has the same number on both nodes, so the observer may get it from either. It asks the
-active first. It counts a batch as missed only if no node that answers has it any more.
-"""
+"""Ask all nodes again and again, the active first, and get the published batches of each query
+once and in order."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ from collections.abc import Sequence
 import structlog
 
 from ha_engine.errors import NodeUnreachable
-from ha_engine.observer.asking import AskedNode, Gone, Output
+from ha_engine.observer.asking import AskedNode
+from ha_engine.observer.next_batch import NextBatch, Output
 from ha_engine.observer.store import OutputStore, QueryProgress
 
 log = structlog.get_logger(__name__)
@@ -83,28 +81,25 @@ class Following:
         """Take the next batch of a query, or note that it is missed. Return False if there is no
         next batch now."""
         last = self.store.progress.get(query, QueryProgress()).last
-        gone: list[int] = []
+        search = NextBatch(last)
         for node in sorted(self.nodes, key=lambda node: node.rank, reverse=True):
             if not node.is_fresh:
                 continue
             try:
-                found = await node.output(query, last or 0)
+                answer = await node.output(query, search.after)
             except NodeUnreachable as error:
                 self._warn(query, str(error))
                 continue
             self._warned.pop(query, None)
-            if isinstance(found, Output):
+            if found := search.found_in(answer):
                 return await self._take(query, found)
-            if isinstance(found, Gone):
-                gone.append(found.oldest)
-        if not gone:
+        if search.passed is None:
             return False
-        oldest = min(gone)
         if last is None:
             # An observer that begins has missed nothing.
-            self.store.progress[query] = QueryProgress(oldest - 1)
+            self.store.progress[query] = QueryProgress(search.passed)
         else:
-            self.store.miss(query, last + 1, oldest - 1)
+            self.store.miss(query, last + 1, search.passed)
         return True
 
     def _warn(self, query: str, reason: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from ha_engine.observer.asking import Output
+from ha_engine.observer.next_batch import Output
 from ha_engine.system.disk import disk
 
 log = structlog.get_logger(__name__)

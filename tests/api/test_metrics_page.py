@@ -22,9 +22,10 @@ from ha_engine.config.reload import Reloaded
 from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
 from ha_engine.errors import Rejected
-from ha_engine.observer.asking import AskedNode, Output
+from ha_engine.observer.asking import AskedNode
 from ha_engine.observer.following import Following
 from ha_engine.observer.metrics import ObserverMetrics
+from ha_engine.observer.next_batch import Output
 from ha_engine.observer.store import OutputStore
 from ha_engine.plugins import Backlog
 from ha_engine.publish import SinkState, SinkStatus

@@ -147,7 +147,8 @@ class Disk:
     a disk, ``once_had`` is how many records the disk had before the image came back, and
     ``seen_by`` are the holders that have been told where its journal ends. ``deployed`` is the
     deployment with which the next process starts. ``made_by[query, n]`` says which code made the
-    batch in the outbox, and from which state.
+    batch in the outbox, and from which state. ``published`` has the newest batches that left the
+    outbox, for observers.
     """
 
     journal_id: str = "j1"
@@ -165,6 +166,7 @@ class Disk:
     seen_by: set[Holder] = field(default_factory=set)
     deployed: Deployed | None = None
     made_by: dict[tuple[str, int], str] = field(default_factory=dict)
+    published: dict[str, dict[int, Content]] = field(default_factory=dict)
 
     @property
     def last(self) -> Position:

@@ -17,6 +17,7 @@ from tests.sim.node import TIMING, SimNode
 from tests.sim.producers import Producers
 from tests.sim.pulling import Pulling, Way
 from tests.sim.variants import Variant
+from tests.sim.watching import Watching
 
 THREE_NODES = 0.25
 SHARED_STORAGE = 0.6
@@ -63,6 +64,7 @@ class Group:
         self.nodes = {name: self._node(name, engine) for name in self.names}
         self.producers = Producers(self)
         self.pulling = Pulling(self, pulls) if pulls else None
+        self.watching = Watching(self)
         self.network.join(sorted(self.nodes))
 
     def _node(self, name: str, engine: Any) -> SimNode:

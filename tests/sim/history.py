@@ -93,6 +93,7 @@ def _end_faults(group: Group) -> None:
     database.unreachable.clear()
     database.pause(False)
     group.sinks_away.clear()
+    group.watching.deaf = 0.0
     group.forces_until = group.now
     group.sink_slow, group.producers.loses_acks = 0.0, 0.0
     for node in group.nodes.values():
@@ -157,7 +158,7 @@ def _settled(group: Group) -> str | None:
         return "producers wait for acks"
     if reason := next(filter(None, map(unready, group.living)), None):
         return reason
-    return _backup_lacks(group, active[0]) or _unpublished(group)
+    return _backup_lacks(group, active[0]) or _unpublished(group) or group.watching.lacks()
 
 
 def _backup_lacks(group: Group, active: str) -> str | None:

@@ -33,6 +33,7 @@ from tests.sim.shadowing import Outboxes, plans_with
 from tests.sim.sim_truth import SimTruth
 from tests.sim.streams import Streams
 from tests.sim.variants import Variant
+from tests.sim.watching import keep_for_observers
 
 if TYPE_CHECKING:
     from tests.sim.group import Group
@@ -275,6 +276,9 @@ class SimNode(World):
                 self.group.producers.refuse(self)
             case do.Commit(sequence):
                 self.group.producers.committed(self, sequence)
+            case do.TrimOutbox(query, through):
+                keep_for_observers(self.disk, query, through)
+                super()._perform(action)
             case do.StartPublishing() | do.StopPublishing():
                 super()._perform(action)
                 self.delivery.restart()

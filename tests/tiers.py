@@ -19,7 +19,7 @@ import pytest
 from tests import class_archive
 
 SHARES = 8
-SEEDS, THOROUGH_SEEDS = 100, 2000
+SEEDS, THOROUGH_SEEDS = 200, 2000
 NIGHTLY = "nightly"
 _ELSEWHERE = "another day's share of 'make test' runs it"
 _LONG = ("spark", "slow")

@@ -53,11 +53,18 @@ class TlsListener:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
-                next(iter(self._handshakes)).cancel()
+                self._end_oldest()
             handshake = loop.create_task(self._complete(connection), name="TLS handshake")
             self._handshakes[handshake] = None
-            handshake.add_done_callback(self._handshakes.pop)
+            handshake.add_done_callback(lambda ended: self._handshakes.pop(ended, None))
             await asyncio.sleep(0)  # an accept with a waiting connection does not yield
+
+    def _end_oldest(self) -> None:
+        """End the handshake that began first, which takes several turns of the loop. Until then it
+        must not count, or the next handshake would end it again in place of another one."""
+        oldest = next(iter(self._handshakes))
+        del self._handshakes[oldest]
+        oldest.cancel()
 
     async def _complete(self, connection: socket.socket) -> None:
         loop, completed = asyncio.get_running_loop(), False

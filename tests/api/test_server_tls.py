@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ha_engine.api.connection import ConnectionPool
+from ha_engine.api import handshakes
 from ha_engine.api.handshakes import HANDSHAKES_MAX
 from ha_engine.api.server import WebServer
 from ha_engine.client.admin import fetch_cluster
@@ -170,6 +171,7 @@ def test_handshakes_that_never_end_are_bounded(
 ) -> None:
     closed = Counter[str]()
     http = HttpConfig(tls=tls)
+    monkeypatch.setattr(handshakes, "WITHIN_SECONDS", 1000.0)
     server = WebServer(still_node(), http, ConnectionPool(http.max_connections, closed))
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
     with running(server, "https") as url, contextlib.ExitStack() as opened:

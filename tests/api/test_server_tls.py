@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ha_engine.api.connection import ConnectionPool
 from ha_engine.api import handshakes
+from ha_engine.api.connection import ConnectionPool
 from ha_engine.api.handshakes import HANDSHAKES_MAX
 from ha_engine.api.server import WebServer
 from ha_engine.client.admin import fetch_cluster

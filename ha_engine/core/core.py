@@ -124,6 +124,8 @@ class Core:
             moments.append(term.wake_at(now))
             if not self.stopping:
                 moments.append(term.holder_wake_at(now))
+        if self.stopping and self.role is not Role.STOPPED:
+            moments.append(self.role_machine.removed_by)
         if self._may_run:
             moments.append(
                 self.query_control.wake_at(self.journal.committed, starts=self._starts_spark)

@@ -52,6 +52,8 @@ class Follower:
         # RULES.md#r30: whether the disk has space for events. The input HeadroomChanged sets this
         # field.
         self.headroom = True
+        # RULES.md#r9: whether this node stops. Each ack then asks the holder to remove it.
+        self.leaves = False
         self._restore_again_at = -math.inf
         self._not_restored: str | None = None
         # The highest commit position that the present holder has reported (RULES.md#r12), and the
@@ -275,6 +277,14 @@ class Follower:
         if self.epoch and self.holder is not None:
             yield self._ack(self.holder)
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the holder that this node follows still waits for its acks (RULES.md#r9)."""
+        row = self._lease.row
+        if row is None or row.epoch != self.epoch:
+            return False
+        return self._lease.member in row.in_sync
+
     def commit(self) -> None:
         """Adopt the holder's commit position, as far as this node's own journal is durable
         (RULES.md#r12)."""
@@ -296,5 +306,6 @@ class Follower:
             self.headroom,
             query_control.warm(journal.committed),
             query_control.batches(),
+            self.leaves,
         )
         return do.Send(peer, ack)

@@ -111,7 +111,8 @@ class Ack:
 
     ``headroom`` is False while the follower's disk is nearly full (RULES.md#r30). ``warm`` says
     whether the follower's queries are warm (RULES.md#r10). ``batches`` has (query, newest batch)
-    for each query that runs.
+    for each query that runs. ``leaves`` says that the follower stops, and asks the holder to
+    continue without it (RULES.md#r9).
     """
 
     epoch: int
@@ -120,6 +121,7 @@ class Ack:
     headroom: bool
     warm: bool
     batches: tuple[tuple[str, int], ...] = ()
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

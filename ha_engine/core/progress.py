@@ -62,6 +62,8 @@ class Peer:
         # The sequence that a journal had acked before its disk went back (RULES.md#r8).
         self._acked_before: dict[str, int] = {}
         self.headroom, self.warm = True, False
+        # RULES.md#r9: whether the member stops, and asks the holder to continue without it.
+        self.leaves = False
         self.batches: dict[str, int] = {}
         # When each query last made progress on the member. For a query without an entry, the time
         # of the connection counts.
@@ -107,6 +109,7 @@ class Peer:
 
     def linked(self, now: float) -> None:
         self.connected, self.stage, self.last_message_at = True, Stage.PROBE, now
+        self.leaves = False
         self.batches, self._batch_at, self._linked_at = {}, {}, now
         self.catches_up = True
 
@@ -159,7 +162,7 @@ class Peer:
         if ack.durable > self.acked_through:
             self._acked_through[ack.journal_id] = ack.durable
             self.advanced_at = self._progress_at = now
-        self.headroom, self.warm = ack.headroom, ack.warm
+        self.headroom, self.warm, self.leaves = ack.headroom, ack.warm, ack.leaves
         newest = dict(ack.batches)
         for query, _ in newest.items() ^ self.batches.items():
             self._batch_at[query] = now

@@ -334,10 +334,10 @@ class Replication:
     def wanted(self, now: float, listed: tuple[Member, ...], committed: int) -> tuple[Member, ...]:
         """The members that the lease row should list as in sync.
 
-        A late member leaves the list, and so does a member that has lost committed records
-        (RULES.md#r8). A near member enters the list once it has every committed record. The backup
-        leaves the list once the list has another regular member, so that the list has two members
-        all the time (RULES.md#r37).
+        A late member leaves the list, and so does a member that stops (RULES.md#r9) or has lost
+        committed records (RULES.md#r8). A near member enters the list once it has every committed
+        record. The backup leaves the list once the list has another regular member, so that the
+        list has two members all the time (RULES.md#r37).
         """
         kept = tuple(m for m in listed if m == self.me or not self._is_lost(m, now))
         new = tuple(m for m in sorted(self.near, key=lambda m: m.node) if m not in kept)
@@ -438,7 +438,10 @@ class Replication:
         return peer.member != member or now >= self._late_at(peer)
 
     def _late_at(self, peer: Peer) -> float:
-        """The moment at which ``peer`` has been silent or behind for a sync_timeout."""
+        """The moment at which ``peer`` has been silent or behind for a sync_timeout. It is in the
+        past for a member that leaves."""
+        if peer.leaves:
+            return -math.inf
         return min(
             peer.last_message_at + self.timing.sync_timeout, self._overdue_at(peer.acked_through)
         )

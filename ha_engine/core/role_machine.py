@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 
 from ha_engine.core import actions as do
+from ha_engine.core.deadlines import ahead
 from ha_engine.core.follower import Follower
 from ha_engine.core.identity import NodeIdentity
 from ha_engine.core.journal_state import JournalState
@@ -56,6 +57,8 @@ class RoleMachine:
         self.now = -math.inf
         self.out: list[do.Action] = []
         self._named_active: str | None = None
+        # RULES.md#r9: until when a stopping follower lets the holder remove it from the row.
+        self._removed_by = -math.inf
 
     def begin_step(self, now: float) -> None:
         self.now, self.out = now, []
@@ -221,6 +224,15 @@ class RoleMachine:
         self.stopping = True
         self._close("the node is stopping")
         self._end_query_process("the node is stopping")
+        if self.follower.is_waited_for:
+            self._removed_by = self.now + self.peer_timing.sync_timeout
+            self.follower.leaves = True
+            self.perform_all(self.follower.ack_durable())
+
+    @property
+    def removed_by(self) -> float:
+        """The moment at which a stopping follower waits no longer, or infinity."""
+        return ahead(self.now, self._removed_by)
 
     def _end_query_process(self, reason: str) -> None:
         incarnation = self.query_control.process.incarnation
@@ -229,13 +241,18 @@ class RoleMachine:
 
     def leave(self) -> None:
         """Let a stopping node release its lease once its records are on disk, so that no other node
-        waits for a ttl.
+        waits for a ttl. A stopping follower acks until the row no longer lists it, so that no event
+        waits for it. It waits no longer than the holder would wait for a silent follower.
 
         The node tries the release once. If the database does not answer, the other nodes wait for
         the ttl.
         """
         lease, lease_client = self.lease, self.lease_client
-        waits = lease.sent_at is not None or self.journal.durable < self.journal.last.sequence
+        waits = (
+            lease.sent_at is not None
+            or self.journal.durable < self.journal.last.sequence
+            or (self.follower.is_waited_for and self.now < self._removed_by)
+        )
         if not self.stopping or self.role is Role.STOPPED or waits:
             return
         holds = lease.row is not None and lease.is_holder and not lease.regressed

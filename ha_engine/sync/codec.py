@@ -198,12 +198,13 @@ def _from_ack(ack: Ack) -> pb.Ack:
         headroom=ack.headroom,
         warm=ack.warm,
         batches=[pb.QueryBatch(query=query, number=number) for query, number in ack.batches],
+        leaves=ack.leaves,
     )
 
 
 def _to_ack(ack: pb.Ack) -> Ack:
     batches = tuple((batch.query, batch.number) for batch in ack.batches)
-    return Ack(ack.epoch, ack.journal_id, ack.durable, ack.headroom, ack.warm, batches)
+    return Ack(ack.epoch, ack.journal_id, ack.durable, ack.headroom, ack.warm, batches, ack.leaves)
 
 
 def _from_place(epoch: int, place: SnapshotPlace) -> pb.TakeSnapshot:

@@ -587,11 +587,14 @@ class Ack(_message.Message):
     HEADROOM_FIELD_NUMBER: _builtins.int
     WARM_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
+    LEAVES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     journal_id: _builtins.str
     durable: _builtins.int
     headroom: _builtins.bool
     warm: _builtins.bool
+    leaves: _builtins.bool
+    """The member stops, so no event may wait for it much longer. An earlier release ignores this."""
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryBatch]: ...
     def __init__(
@@ -603,10 +606,11 @@ class Ack(_message.Message):
         headroom: _builtins.bool = ...,
         warm: _builtins.bool = ...,
         batches: _abc.Iterable[Global___QueryBatch] | None = ...,
+        leaves: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "durable", b"durable", "epoch", b"epoch", "headroom", b"headroom", "journal_id", b"journal_id", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "durable", b"durable", "epoch", b"epoch", "headroom", b"headroom", "journal_id", b"journal_id", "leaves", b"leaves", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

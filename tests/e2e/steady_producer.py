@@ -13,8 +13,8 @@ class SteadyProducer:
     """Sends events with growing ids from a thread while a ``with`` block lasts. ``acked`` counts
     them, and ``longest`` is the longest wait for an ack so far, in seconds."""
 
-    def __init__(self, urls: list[str], stream: str) -> None:
-        self._urls, self._stream = urls, stream
+    def __init__(self, urls: list[str], stream: str, name: str = "steady") -> None:
+        self._urls, self._stream, self._name = urls, stream, name
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.acked, self.longest = 0, 0.0
@@ -33,7 +33,7 @@ class SteadyProducer:
         self._thread.join()
 
     def _run(self) -> None:
-        with Producer(self._urls, producer_id="steady") as producer:
+        with Producer(self._urls, producer_id=self._name) as producer:
             while not self._end.is_set():
                 began = time.monotonic()
                 producer.send(self._stream, [{"id": self.acked, "text": "x"}])

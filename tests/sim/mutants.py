@@ -600,6 +600,22 @@ SCHEDULED = (
         "",
     ),
     _scheduled(
+        schedules.a_member_that_stops_leaves_the_row_first,
+        "R9",
+        "role_machine",
+        "RoleMachine.stop",
+        "self.follower.leaves = True",
+        "",
+    ),
+    _scheduled(
+        schedules.a_member_that_stops_leaves_the_row_first,
+        "R9",
+        "replication",
+        "Replication._late_at",
+        "if peer.leaves:\n            return -math.inf",
+        "",
+    ),
+    _scheduled(
         schedules.a_slow_backup_delays_no_ack,
         "R37",
         "replication",

@@ -16,7 +16,7 @@ from tests.core.truth import require
 from tests.sim.forcing import force
 from tests.sim.group import Group
 from tests.sim.history import heal
-from tests.sim.node import SimNode
+from tests.sim.node import PEERS, SimNode
 from tests.sim.variants import Variant
 
 SETTLED_BY = 8.0
@@ -777,6 +777,25 @@ def a_holder_stops_over_a_row_that_lost_an_acquisition(stage: Stage) -> None:
     stage.heal()
 
 
+def a_member_that_stops_leaves_the_row_first(stage: Stage) -> None:
+    """RULES.md#r9. The passive acks until the row lists the active alone, so that no ack of a
+    producer waits for it."""
+    began = stage.group.now
+    stage.b.feed(on.StopAsked())
+    stage.until(lambda: not stage.b.alive)
+    require(stage.listed == {"a"}, "R9", "b has ended, and commits wait for it")
+    require(stage.group.now - began < PEERS.sync_timeout, "R9", "b waited in vain")
+    stage.heal()
+
+
+def a_member_stops_without_the_database(stage: Stage) -> None:
+    """RULES.md#r9. No row can be written, so the passive ends without having left it."""
+    stage.group.database.up = False
+    stage.b.feed(on.StopAsked())
+    stage.until(lambda: not stage.b.alive, within=2 * PEERS.sync_timeout)
+    stage.heal()
+
+
 def a_release_and_what_it_allowed_are_lost(stage: Stage) -> None:
     """RULES.md#r5, RULES.md#r3. 1. a releases to b and gets no answer. 2. b acquires at once. 3.
     The database fails over without both. 4. a, whose earlier renewals still seem valid, must not
@@ -984,6 +1003,8 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_reader_sleeps_through_an_acquisition_and_its_loss,
     a_paused_holder_does_not_trim_by_old_revisions,
     a_stopped_holder_does_not_count_its_member_as_silent,
+    a_member_that_stops_leaves_the_row_first,
+    a_member_stops_without_the_database,
     a_member_falls_behind_its_removal,
     a_late_follow_answers_an_earlier_probe_reply,
     a_pause_gives_a_lost_row_the_version_of_a_release,

@@ -68,11 +68,15 @@ class SimTruth(Truth):
 
     def _puts_back(self, wanted: LeaseRow) -> bool:
         world, newest = self.world, self.world.group.facts.newest
-        if newest is None or newest.holder != world.me or wanted.holder != world.me:
+        if newest is None or wanted.holder != world.me:
+            return False
+        alone = newest.in_sync == (world.member,)
+        # A holder that is alone in sync may have lost the reply to its own release.
+        released = newest.holder is None and alone and newest.epoch in self.epochs
+        if newest.holder != world.me and not released:
             return False
         timing = world.timing
         safe = world.now < world.renewal_sent_at + timing.ttl - timing.margin
-        alone = newest.in_sync == (world.member,)
         promised = world.group.facts.promises_cover(newest, world.member)
         # An earlier rewrite of this process that was also lost may have the same epoch.
         new = wanted.epoch not in self.epochs and wanted.epoch > world.read_max[0]

@@ -419,6 +419,11 @@ class Replication:
             return [member for member in in_sync if self._is_regular(member)]
         return [member for member in in_sync if member != self.me and member.node == to]
 
+    def is_reached(self, member: Member) -> bool:
+        """Whether ``member`` is another node that is connected and does not stop."""
+        peer = self.peers.get(member.node)
+        return peer is not None and peer.connected and not peer.leaves
+
     def why_no_successor(self, member: Member, in_sync: tuple[Member, ...]) -> str | None:
         """The reason why ``member`` cannot take over without a pause of the output, or None if it
         can."""
@@ -429,6 +434,8 @@ class Replication:
             return f"{member.node} is not connected"
         if member not in in_sync:
             return f"{member.node} is not in sync"
+        if peer.leaves:
+            return f"{member.node} is stopping"
         return None if peer.warm else f"the queries of {member.node} have not caught up"
 
     def _is_lost(self, member: Member, now: float) -> bool:

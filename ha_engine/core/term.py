@@ -403,9 +403,9 @@ class Term:
             return None
         if lease.failing or not lease.is_holder or lease.regressed:
             return None
-        peers, in_sync = self.replication.peers, self.replication.without_backup(row.in_sync)
-        ready = (m for m in in_sync if m.node in peers and peers[m.node].connected)
-        return self._rollout.next_holder(now, lease.member, tuple(ready))
+        in_sync = self.replication.without_backup(row.in_sync)
+        ready = tuple(member for member in in_sync if self.replication.is_reached(member))
+        return self._rollout.next_holder(now, lease.member, ready)
 
     def _begin_handover(self, now: float, to: str, reason: str) -> Iterator[do.Action]:
         self.handover = Handover(to, now, reason)

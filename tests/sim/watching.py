@@ -1,4 +1,4 @@
-"""An observer of the simulated group: it asks the nodes for published batches (ADR 48).
+"""An observer of the simulated group, which asks the nodes for published batches.
 
 It decides as the real one does, with ``ha_engine.observer.next_batch``. It has its own random
 numbers and only reads, so it changes no history.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 KEPT_BATCHES = 3
 ASKS_EVERY = 0.5
 DIES_EVERY = 20.0
+"""Both in seconds, in the mean."""
 ONE_HISTORY = (Variant.PLAIN, Variant.ROLLED_BACK, Variant.RESCALED)
 """The variants in which no operator gives up records or promotes a shadow. In these, a batch has
 one content."""
@@ -83,7 +84,9 @@ class Watching:
         return sorted(reached, key=lambda node: informed and node.truth.role is not Role.ACTIVE)
 
     def _take(self, query: str, found: Output) -> None:
-        require(found.number == self._last.get(query, 0) + 1, "C2", f"{query}: {found} is no next")
+        require(
+            found.number == self._last.get(query, 0) + 1, "C2", f"{query}: {found} is not the next"
+        )
         if self.group.variant in ONE_HISTORY:
             truth = _encoded(self.group.around.batches[query][found.number])
             require(found.ipc == truth, "C2", f"the observer got another {found.number} of {query}")

@@ -3,8 +3,7 @@
 ``-m 'not nightly'`` leaves out the tests marked ``nightly``, and of a test marked ``rotates`` all
 cases but a share, or of a module marked ``rotates("file")`` all tests but a share. Of the modules
 marked ``rotates("files")`` it runs a share. The share changes each day: the header names it, and
-``--share 3/8`` repeats it. ``--thorough`` plays all
-seeds of the simulator.
+``--share 3/8`` repeats it. ``--thorough`` plays all seeds of the simulator.
 """
 
 from __future__ import annotations
@@ -96,4 +95,6 @@ def sort_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 def _rotating(item: pytest.Item) -> str | None:
     """Return what runs a share each day: the test's cases, the file's tests or the files."""
     mark = item.get_closest_marker("rotates")
-    return None if mark is None else mark.args[0] if mark.args else "cases"
+    if mark is None:
+        return None
+    return mark.args[0] if mark.args else "cases"

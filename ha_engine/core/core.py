@@ -120,12 +120,11 @@ class Core:
         now, term, moments = self.now, self.term, [math.inf]
         if self.role is not Role.STOPPED:
             moments.append(self.lease.wake_at)
+            moments.append(self.role_machine.removed_by)
         if term is not None:
             moments.append(term.wake_at(now))
             if not self.stopping:
                 moments.append(term.holder_wake_at(now))
-        if self.stopping and self.role is not Role.STOPPED:
-            moments.append(self.role_machine.removed_by)
         if self._may_run:
             moments.append(
                 self.query_control.wake_at(self.journal.committed, starts=self._starts_spark)

@@ -363,9 +363,7 @@ class QueryMarks:
     def note_admitted(self, number: int, rows: int, size: int) -> None:
         if number <= self.admitted:
             return
-        # After a reset, the process of the old code may end the batch that it has begun.
-        next_ones = (self.admitted + 1, self.outbox.last + 1)
-        if number not in next_ones or number > self.last.number:
+        if number != self.admitted + 1 or number > self.last.number:
             raise InvariantBroken(
                 f"query {self.query} admitted batch {number} after batch {self.admitted} "
                 "(RULES.md#i6)"

@@ -334,8 +334,6 @@ class Node:
 
     async def _shut(self, local_server: LocalServer, tasks: list[asyncio.Task[None]]) -> None:
         self.web.stop()
-        # The core acks no more records, and the active waits for its acks until the links end.
-        await self.peers.stop()
         if isinstance(self.store, ForwardingStore):
             await self.store.stop(FORWARDED_SECONDS)
         await self.receivers.stop()
@@ -343,6 +341,7 @@ class Node:
         if self.ranges is not None:
             await self.ranges.stop()
         await self.forwarder.close()
+        await self.peers.stop()
         await asyncio.to_thread(self.listener.stop)
         await self.publisher.close()
         await self.writer.close()

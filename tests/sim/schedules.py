@@ -789,7 +789,7 @@ def a_member_that_stops_leaves_the_row_first(stage: Stage) -> None:
 
 
 def a_member_stops_without_the_database(stage: Stage) -> None:
-    """RULES.md#r9. No row can be written, so the passive ends without having left it."""
+    """RULES.md#r9. No row can be written, so the passive ends while the row still lists it."""
     stage.group.database.up = False
     stage.b.feed(on.StopAsked())
     stage.until(lambda: not stage.b.alive, within=2 * PEERS.sync_timeout)

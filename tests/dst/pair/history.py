@@ -160,6 +160,7 @@ class PairHistory(History):
                 self._give_up(host)
         if seconds > OPERATOR_AFTER:
             self._give_up_lost_state(seconds)
+            self._renew_snapshot()
         for host in self.hosts.values():
             lives = host.process.core.deployment.lives if host.process is not None else {}
             for query, life in lives.items():
@@ -198,6 +199,16 @@ class PairHistory(History):
             )
             self.require(bool(snapshots_faulty and checkpoints_faulty), told)
             raise Refused(told)
+
+    def _renew_snapshot(self) -> None:
+        """Take a snapshot on the active if the other node lacks the state of a query and a kept
+        snapshot is damaged, as that node's log advises."""
+        holder, revisions = self.holder(), self.database.revisions
+        lacking = any(host.lost_states for host in self.hosts.values() if host is not holder)
+        damaged = any(revisions.is_damaged(number) for number in revisions.visible)
+        if holder is not None and holder.process is not None and lacking and damaged:
+            self.counts["snapshots renewed"] += 1
+            holder.process.feed(on.SnapshotAsked())
 
     def _reset(self, query: str) -> None:
         """Let a query begin with an empty state, as the reason of its failure advises."""
